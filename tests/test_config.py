@@ -90,3 +90,11 @@ def test_no_augmentation_can_be_asked_for_by_its_name() -> None:
     """A command line reads the word none as no value."""
     for value in (None, "none"):
         assert resolve({"augmentation": value, "data": "cifar10", "recipe": "fedsol"}).augmentation == "none"
+
+
+def test_few_clients_are_all_trained_in_every_round() -> None:
+    assert resolve({"clients": 3}).per_round == 3
+    assert resolve({"clients": 3, "recipe": "fedsol"}).per_round == 3
+    assert resolve({"clients": 3, "per_round": 2}).per_round == 2
+    with pytest.raises(SettingError, match="there are only 3 clients"):
+        resolve({"clients": 3, "per_round": 5})

@@ -209,7 +209,8 @@ class Config(BaseModel):
     def refuse_what_is_no_value(cls, value: Any, info: Any) -> Any:
         """Refuse what pydantic would read as 0, 1 or text, and text that no file name can contain."""
         if isinstance(value, bool | bytes) and info.field_name != "compile":
-            raise SettingError(f"{info.field_name} is {quote(value)}, which is not a valid value", info.field_name)
+            raise SettingError(f"{info.field_name} is {quote(value)}, which is not a valid value; `steppe list keys "
+                               f"{info.field_name}` says which are", info.field_name)  # fmt: skip
         if isinstance(value, str) and "\0" in value:
             raise SettingError(f"{info.field_name} is {quote(value)}, which contains a null character", info.field_name)
         return value
@@ -337,8 +338,12 @@ def resolve(values: dict[str, Any], source: str = "the settings") -> Config:
         added = values.get("add")
         for text in added if isinstance(added, list) else []:
             recipe = {**recipe, **IMPLIED.get(take_text(text).partition(":")[0], {})}
+        merged = {**recipe, **values}
+        clients, usual = merged.get("clients"), merged.get("per_round", Config.model_fields["per_round"].default)
+        if "per_round" not in values and isinstance(clients, int) and 0 < clients < usual:
+            merged["per_round"] = clients  # nobody asked for more
         try:
-            config = Config(**{**recipe, **values})
+            config = Config(**merged)
         except ValidationError as error:
             raise explain(error, Config) from None
     if config.augmentation == "auto":

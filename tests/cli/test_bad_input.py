@@ -82,7 +82,8 @@ def refused(steppe: Steppe, *words: Any, code: int = 2) -> str:
         (["--config", "."], [". is a folder"]),
         (["--config", "/dev/zero"], ["longer than"]),
         (["fedavg", "--lr", "-1"], ["--lr -1: lr is -1, but must be above 0"]),
-        (["fedavg", "--lr"], ["--lr needs a value"]),
+        (["fedavg", "--lr"], ["--lr needs a value: write --lr VALUE. Options without one are --resume, "]),
+        (["fedavg", "-s", "running_mean=true"], ["running_mean is True", "`steppe list keys running_mean`"]),
         (["fedavg", "--lrr", "1"], ["--lrr 1", "did you mean 'lr'"]),
         (["fedavg", "--learning-rate", "1"], ["--learning-rate 1", "did you mean lr?"]),
         (["fedavg", "--total-client", "9"], ["did you mean clients?"]),
@@ -256,8 +257,8 @@ def test_files_that_are_wrong(steppe: Steppe, tmp_path: Path) -> None:
 def test_a_saved_partition_that_does_not_fit(steppe: Steppe, tmp_path: Path) -> None:
     assert steppe("partition", "--clients", "5", "--save", "split.json").code == 0
     few = ("run", "fedavg", *MLP, "-s", "partition=split.json", "-s", "per_round=2", "--rounds", "1")
-    assert "has 5 clients, but clients is 20" in refused(steppe, *few)
-    assert steppe(*few, "-s", "clients=5", "-s", "validation=0.5").code == 0  # every client gives its share
+    assert "has 5 clients, but clients is 20" in refused(steppe, *few, "-s", "clients=20")
+    assert steppe(*few, "-s", "validation=0.5").code == 0  # every client gives its share
     (tmp_path / "far.json").write_text('{"clients": [[0], [5000]]}')
     told = refused(steppe, "run", "fedavg", *MLP, "-s", "partition=far.json", "-s", "clients=2", "-s", "per_round=2")
     assert "client 1 has the index 5000, but digits has 1437 training samples" in told

@@ -62,6 +62,7 @@ def test_a_list_in_a_pipe_has_no_spaces_at_its_ends(steppe: Steppe) -> None:
 
 def test_a_key_that_takes_words_or_numbers_is_not_said_to_be_one_of_the_words(steppe: Steppe) -> None:
     assert "one of" not in steppe("list", "keys", "workers").out
+    assert "default=0.05  (> 0, ≤ 1e9)" in steppe("list", "keys", "lr").out
     assert "(one of auto, memory, disk)" in steppe("list", "keys", "store").out
 
 

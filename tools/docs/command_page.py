@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import click
 import typer
-from tools.docs.tables import make_table, show
+from tools.docs.tables import make_table
 
 from steppe.cli.app import app
+from steppe.report.listing import format_value
 
 HEAD = """# Commands
 
@@ -50,7 +51,7 @@ def describe(parameter: click.Parameter) -> list[str]:
     option = isinstance(parameter, click.Option)
     names = [*parameter.opts, *parameter.secondary_opts] if option else [(parameter.name or "").upper()]
     flag = option and parameter.is_flag  # type: ignore[attr-defined]
-    default = "" if flag or parameter.default in (None, [], ()) else f"`{show(parameter.default)}`"
+    default = "" if flag or parameter.default in (None, [], ()) else f"`{format_value(parameter.default)}`"
     kind = "" if flag else say_kind(parameter.type, parameter.metavar)
     meaning = str(getattr(parameter, "help", None) or "")
     return [", ".join(f"`{name}`" for name in names), re.sub(r"(?<![\w`])([$]\w+|--[\w-]+)", r"`\1`", meaning),
@@ -60,7 +61,7 @@ def describe(parameter: click.Parameter) -> list[str]:
 def say_kind(kind: click.ParamType, name: str | None = None) -> str:
     """Return the type of a value, or the name that the help gives it, with its range."""
     if isinstance(kind, click.IntRange | click.FloatRange):
-        low = "" if kind.min is None else f"{show(kind.min)} ≤ "
-        high = "" if kind.max is None else f" ≤ {show(kind.max)}"
+        low = "" if kind.min is None else f"{format_value(kind.min)} ≤ "
+        high = "" if kind.max is None else f" ≤ {format_value(kind.max)}"
         return f"{low}{name or 'number'}{high}"
     return name or {"integer": "number", "float": "number", "path": "path", "text": "text"}.get(kind.name, kind.name)

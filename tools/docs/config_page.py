@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tools.docs.tables import make_table, say_range, say_type, show
+from tools.docs.tables import make_table, say_type
 
 from steppe.config import Config, key
 from steppe.presets import ELSEWHERE, IMPLIED, RECIPES, USUAL_FOR
+from steppe.report.listing import describe_limits, format_value
 
 HEAD = """# Configuration keys
 
@@ -34,8 +35,8 @@ def make_page() -> str:
     for name, field in Config.model_fields.items():
         topic = TOPICS.get(name, topic)
         role = (field.json_schema_extra or {})["role"]  # type: ignore[index]
-        kind = ", ".join(filter(None, [say_type(field.annotation), say_range(field.metadata)]))
-        row = [f"`{name}`{{ #{name} }}", f"{field.description}.", kind, f"`{show(field.default)}`", str(role)]
+        kind = ", ".join(filter(None, [say_type(field.annotation), describe_limits(field.metadata)]))
+        row = [f"`{name}`{{ #{name} }}", f"{field.description}.", kind, f"`{format_value(field.default)}`", str(role)]
         sections.setdefault(topic, []).append(row)
     lost = set(TOPICS) - set(Config.model_fields)
     if lost:
@@ -57,7 +58,7 @@ def _recipes() -> str:
 
 
 def _usual() -> str:
-    rows = [[f"`{name}`", ", ".join(f"`{k} = {show(v)}`" for k, v in values.items())]
+    rows = [[f"`{name}`", ", ".join(f"`{k} = {format_value(v)}`" for k, v in values.items())]
             for name, values in {**USUAL_FOR, **IMPLIED}.items()]  # fmt: skip
     return ("\n## Keys that a data set, model or part sets\n\nA key that you set overrides these.\n\n"
             + make_table(["data set, model or part", "keys"], rows) + "\n")  # fmt: skip
@@ -77,4 +78,4 @@ def _code(text: str) -> str:
 
 
 def _cell(recipe: dict[str, Any], key: str) -> str:
-    return show(recipe[key]) if key in recipe else ""
+    return format_value(recipe[key]) if key in recipe else ""

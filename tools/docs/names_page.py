@@ -6,11 +6,11 @@ import inspect
 from typing import Any
 
 from tools.docs.sentences import capitalise
-from tools.docs.tables import make_plain, make_table, show
+from tools.docs.tables import make_plain, make_table
 
 from steppe.core.losses import LOSSES
 from steppe.core.named_metrics import METRICS, USUAL
-from steppe.report.listing import list_catalogue
+from steppe.report.listing import format_value, list_catalogue
 
 HEAD = """# Names
 
@@ -31,7 +31,7 @@ def make_page() -> str:
         for name, entry in found[kind].items():
             settings = entry.get("settings", {})
             told = ", ".join(
-                str(v) if k == "for" else k if v is True else f"{k} = {show(v)}" for k, v in settings.items()
+                str(v) if k == "for" else k if v is True else f"{k} = {format_value(v)}" for k, v in settings.items()
             )
             form, colon, about = str(entry["about"]).partition(": ")
             named = colon and form.partition("(")[0] == name  # a rule is described with its numbers
@@ -55,4 +55,4 @@ def say(function: Any) -> str:
 
 def _settings(function: Any) -> str:
     found = list(inspect.signature(function).parameters.values())[2:]
-    return ", ".join(f"`{p.name} = {show(p.default)}`" for p in found)
+    return ", ".join(f"`{p.name} = {format_value(p.default)}`" for p in found)

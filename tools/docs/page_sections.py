@@ -10,13 +10,14 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from tools.docs.docstrings import Document, Row
 from tools.docs.mathematics import translate, typeset
-from tools.docs.tables import make_table, say_type, show
+from tools.docs.tables import make_table, say_type
 
 from steppe.core.part import Part
 from steppe.core.ranges import Range, read_hints
 from steppe.evaluate.personal import is_personal
 from steppe.parts.sgd import SGD
 from steppe.registry import assemble, list_settings
+from steppe.report.listing import format_value
 
 RULE, ORACLE = "D", "g"  # what a part returns, and what it wraps
 REQUIRED = inspect.Parameter.empty
@@ -135,8 +136,8 @@ def say_values(hint: Any) -> str:
 
 def _say_range(limits: Range) -> str:
     if limits.high == float("inf"):
-        return f"at least {show(limits.low)}"
-    return f"{show(limits.low)} to {show(limits.high)}" + (", exclusive" if limits.below else "")
+        return f"at least {format_value(limits.low)}"
+    return f"{format_value(limits.low)} to {format_value(limits.high)}" + (", exclusive" if limits.below else "")
 
 
 def write_expression(part: Part) -> str:

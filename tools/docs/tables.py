@@ -8,7 +8,6 @@ import types
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-LIMITS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}", "max_length": "at most {} entries", "pattern": "`{}`"}
 NAMES = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false", "NoneType": "none",
          "Input": "input"}  # fmt: skip
 
@@ -55,29 +54,3 @@ def say_type(hint: Any) -> str:
     if kind is dict:
         return f"table of {say_type(inside[1])}s" if inside[1] is not Any else "table"
     return NAMES.get(getattr(hint, "__name__", ""), getattr(hint, "__name__", str(hint)))
-
-
-def say_range(metadata: Iterable[Any]) -> str:
-    """Return the limits of a number or a list, as pydantic keeps them."""
-    found = [LIMITS[name].format(show(getattr(one, name))) for one in metadata for name in LIMITS
-             if getattr(one, name, None) is not None]  # fmt: skip
-    return ", ".join(found)
-
-
-def show(value: Any) -> str:
-    """Return a value as a configuration writes it.
-
-    >>> show(None), show(1e-4), show(10**9), show([]), show(2**53)
-    ('none', '0.0001', '1e9', '[]', '2^53')
-    """
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float) and abs(value) >= 1e6:
-        power = int(value).bit_length() - 1
-        for near, text in ((2**power, f"2^{power}"), (2 ** (power + 1) - 1, f"2^{power + 1} − 1")):
-            if value == near:
-                return text
-        return f"{value:.0e}".replace("e+0", "e")
-    return str(value)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from pydantic import BaseModel
 from tools.docs.folder_page import make_key_table, read_table
 from tools.docs.sentences import capitalise
-from tools.docs.tables import make_table, say_range, say_type, show
+from tools.docs.tables import make_table, say_type
 
 from steppe.flower.federation_file import FederationFile, Own, Sample
 from steppe.flower.refusals import REASONS
 from steppe.flower.superlink import JOIN, LARGEST, OPEN, SMALL
+from steppe.report.listing import describe_limits, format_value
 
 HEAD = """# Messages of a federation
 
@@ -96,8 +97,8 @@ def describe(model: type[BaseModel]) -> str:
     """Return the table of a class of settings."""
     rows = []
     for name, field in model.model_fields.items():
-        kind = ", ".join(filter(None, [say_type(field.annotation), say_range(field.metadata)]))
-        default = "required" if field.is_required() else f"`{show(field.default)}`"
+        kind = ", ".join(filter(None, [say_type(field.annotation), describe_limits(field.metadata)]))
+        default = "required" if field.is_required() else f"`{format_value(field.default)}`"
         nested = isinstance(field.default, BaseModel) or "Sample" in kind
         meaning = field.description or "your own Python, a separate table"
         rows.append([f"`{name}`", capitalise(meaning) + ".", "table" if nested else kind,

@@ -18,6 +18,7 @@ def read_configuration(algorithm: str | None, path: Path | None, sets: list[str]
                        begun: dict[str, Any] | None = None) -> Any:  # fmt: skip
     """Return a checked configuration from a file (or a started run), overridden by the command line."""
     from steppe.config import rename_old, resolve
+    from steppe.data.divide import count_clients
     from steppe.engine.build import check_names
     from steppe.read_config import format_option, nest_settings, put_value, read_config_file, spell_out
 
@@ -47,6 +48,8 @@ def read_configuration(algorithm: str | None, path: Path | None, sets: list[str]
             said["add"] = f"--add {add[-1]}"
         if rounds is not None:
             values["rounds"], said["rounds"] = rounds, f"--rounds {rounds}"
+        if "clients" not in values and (count := count_clients(values.get("partition"))):
+            values["clients"] = count
         config = resolve(values, "")
         check_names(config)
     return config
@@ -168,7 +171,8 @@ def rewrite_options(words: list[str], command: click.Command) -> list[str]:
         else:
             if not equals:
                 if not left or left[0].startswith("--"):
-                    raise SteppeError(f"{word} needs a value: write {word} VALUE")
+                    flags = ", ".join(name for name, value in takes_value.items() if not value and name[:2] == "--")
+                    raise SteppeError(f"{word} needs a value: write {word} VALUE. Options without one are {flags}.")
                 value = left.pop(0)
             done.append(f"--set={name}={value}")
     return done

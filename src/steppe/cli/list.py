@@ -41,9 +41,10 @@ def list_(words: Annotated[list[str] | None, typer.Argument(metavar="[KIND] [TEX
 
 
 def _format_settings(entry: dict[str, Any]) -> list[str]:
-    """Show settings with their defaults on one line, and each choice on its own line."""
+    """Show settings with their defaults and range on one line, and each choice on its own line."""
     settings, choices = entry.get("settings", {}), entry.get("choices", {})
     plain = "  ".join(f"{key}={value}" for key, value in settings.items() if key not in choices)
+    plain += f"  ({entry['range']})" if "range" in entry else ""
     several = [f"{key}={settings[key]}  (one of {', '.join(map(str, those))})" for key, those in choices.items()]
     return [f"[dim]{terminal.escape(line)}[/]" for line in (plain, *several) if line]
 

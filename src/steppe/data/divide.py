@@ -15,7 +15,6 @@ from steppe.data.named_datasets import load
 from steppe.data.partition import BY_GROUPS, Partition, as_array, make
 
 OWN = "own:"  # precedes the name of the user's own object, as in the configuration
-PER_ROUND = 5  # clients per round, unless a federation has fewer or the user says otherwise
 
 
 def divide(data: Data, rule: str, clients: int, seed: int | None = None, validation: float = 0.0,
@@ -95,12 +94,11 @@ def take_division(data: Data | None, named: str, options: dict[str, Any]) -> tup
             options["partition"] = "natural"
         elif data.classes is None and data.by is None:
             options["partition"] = "iid"  # the only rule that needs no class labels
-    clients = None if split is None else len(split.clients)
+    clients = count_clients(rule) if split is None else len(split.clients)
     if options.get("partition") == "natural" and data is not None and data.groups is not None:
         clients = len(np.unique(data.groups))
     if clients is not None:
         options.setdefault("clients", clients)
-        options.setdefault("per_round", min(PER_ROUND, clients))
     return data, split
 
 
@@ -110,6 +108,12 @@ def is_file(partition: str) -> bool:
         return Path(partition).is_file()
     except OSError:  # too long for a name, for instance
         return False
+
+
+def count_clients(partition: Any) -> int | None:
+    """Return how many clients a partition's file has; None for a rule."""
+    named = isinstance(partition, str | Path) and is_file(str(partition))
+    return len(Partition.load(str(partition)).clients) if named else None
 
 
 def _find_fixed(data: Data, rule: str, clients: int) -> Partition | None:

@@ -5,6 +5,7 @@ Each run has its folder, POINT/seed-N.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -40,8 +41,8 @@ class Point:
 
     @property
     def name(self) -> str:
-        """Return the name of its folder: the label without what file names cannot hold."""
-        return re.sub(r"[^\w.,:=()+-]", "_", self.label)
+        """Return the name of its folder."""
+        return name_folder(self.label)
 
     def run(self, seed: int) -> RunFolder:
         return RunFolder(self.folder / f"seed-{seed}")
@@ -88,6 +89,15 @@ class Point:
     @property
     def cost(self) -> dict[str, Any]:
         return dict(self.run(min(self.results)).about["cost"])
+
+
+def name_folder(label: str, windows: bool = os.name == "nt") -> str:
+    """Return the label without what file names cannot contain.
+
+    >>> name_folder("fedsam:rho=0.1+a/b.py:B"), name_folder("fedsam:rho=0.1", windows=True)
+    ('fedsam:rho=0.1+a_b.py:B', 'fedsam_rho=0.1')
+    """
+    return re.sub(r"[^\w.,=()+-]" if windows else r"[^\w.,:=()+-]", "_", label)
 
 
 def vary_all(config: Config) -> Config:

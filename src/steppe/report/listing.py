@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from inspect import Parameter
 from typing import Any, Literal, get_args, get_origin
@@ -21,6 +21,7 @@ from steppe.references import ALGORITHMS, list_installed
 from steppe.references import PARTS as REGISTERED_PARTS
 from steppe.registry import PARTS, find_entry, find_part, list_settings
 
+LIMITS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}", "max_length": "at most {} entries", "pattern": "`{}`"}
 PLACES = {
     "folder:PATH": {"about": "a folder of images, as train/<class>/* and test/<class>/*"},
     "hub:NAME": {"about": "a data set of the Hugging Face Hub (extra hub)"},
@@ -80,7 +81,8 @@ def _describe_key(field: Any) -> dict[str, Any]:
     hints = [field.annotation] if get_origin(field.annotation) is Literal else get_args(field.annotation)
     kinds = [hint for hint in hints if hint is not type(None)]  # of several, as of `workers`, a list would hide one
     words = list(get_args(kinds[0])) if [get_origin(kind) for kind in kinds] == [Literal] else []
-    return entry | ({"choices": {"default": words}} if words else {})
+    limits = describe_limits(field.metadata)
+    return entry | ({"choices": {"default": words}} if words else {}) | ({"range": limits} if limits else {})
 
 
 def _say_what(function: Any) -> str:
@@ -122,3 +124,29 @@ def _describe(function: Any) -> dict[str, Any]:
         if get_origin(hints.get(name)) is Literal:
             entry.setdefault("choices", {})[name] = list(get_args(hints[name]))
     return entry
+
+
+def describe_limits(metadata: Iterable[Any]) -> str:
+    """Return the limits of a number or a list, as pydantic keeps them."""
+    found = [LIMITS[name].format(format_value(getattr(one, name))) for one in metadata for name in LIMITS
+             if getattr(one, name, None) is not None]  # fmt: skip
+    return ", ".join(found)
+
+
+def format_value(value: Any) -> str:
+    """Return a value as a configuration writes it.
+
+    >>> [format_value(v) for v in (None, 1e-4, 10**9, [], 2**53)]
+    ['none', '0.0001', '1e9', '[]', '2^53']
+    """
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float) and abs(value) >= 1e6:
+        power = int(value).bit_length() - 1
+        for near, text in ((2**power, f"2^{power}"), (2 ** (power + 1) - 1, f"2^{power + 1} − 1")):
+            if value == near:
+                return text
+        return f"{value:.0e}".replace("e+0", "e")
+    return str(value)
