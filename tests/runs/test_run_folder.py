@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import json
+import linecache
 import multiprocessing
 import os
+import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,6 +156,56 @@ def test_a_run_goes_on_with_the_same_classes_of_another_module(tmp_path: Path, m
         go_on("changed", 3)
     with pytest.raises(SteppeError, match=r"by of \w+ was 0\.5 and is 0\.4"):
         go_on("in_package", 3, by=0.4)
+
+
+OBJECTS = """
+import torch
+from torch import nn
+
+class Block(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).relu()
+
+class Small(nn.Sequential):
+    def __init__(self):
+        torch.manual_seed(1)
+        super().__init__(Block(6, 4), nn.Linear(4, 3))
+
+def loss(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+def error(outputs, targets):
+    return (outputs.argmax(1) != targets).float()
+
+def rule(gradient, w, memory, k):
+    return gradient
+
+def make(**more):
+    return dict(model=Small(), loss=loss, metrics=error, optimiser=rule, momentum=0, predict=lambda o: o[:, :3], **more)
+"""
+
+
+@pytest.mark.parametrize(("before", "after", "named"), [
+    (".relu()", ".tanh()", "Block"), ('"none")', '"none") * 2', "loss"), ("!=", "==", "error"),
+    ("return gradient", "return 2 * gradient", "rule"), ("o[:, :3]", "o[:, :3] * 2", "make.<locals>.<lambda>"),
+])  # fmt: skip
+def test_the_code_of_own_objects_is_compared_on_resume(
+    tmp_path: Path, before: str, after: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def go_on(text: str, rounds: int) -> steppe.Result:
+        (tmp_path / "objects.py").write_text(text)
+        linecache.clearcache()
+        sys.modules.pop("objects", None)
+        module = importlib.import_module("objects")
+        return launch(tmp_path / "run", resume=rounds > 1, algorithm="fedavg", **module.make(rounds=rounds))
+
+    go_on(OBJECTS, 1)
+    assert len(go_on(OBJECTS.replace("**more)", "** more)"), 2).history) == 2  # the line of the lambda, but not itself
+    with pytest.raises(SteppeError, match=rf"the code of objects\.{re.escape(named)} in .* is not what it was"):
+        go_on(OBJECTS.replace(before, after), 3)
 
 
 def test_a_model_that_computes_something_else_is_another(tmp_path: Path) -> None:

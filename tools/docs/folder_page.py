@@ -126,7 +126,7 @@ TABLES = {
         parts.[].type       text    its class
         parts.[].<setting>  any     its settings
         sources.<name>.file     text    your own code: the file
-        sources.<name>.sha256   text    hash of the file, or of the class
+        sources.<name>.sha256   text    hash of the file, class or function
         cost.down           float   vectors of the model's size sent to a client per round
         cost.up             float   vectors that a client sends
         cost.kept           float   vectors that a client keeps between its rounds

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
+import linecache
 import os
 import platform
 import subprocess
@@ -13,6 +15,7 @@ from dataclasses import asdict, fields, is_dataclass
 from functools import partial
 from importlib import metadata
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import steppe
-from steppe.config import OWN, Config
+from steppe.config import OWN
 from steppe.core.algorithm import Algorithm
 from steppe.core.losses import find_loss_name, find_loss_settings
 from steppe.core.part import Part
@@ -43,7 +46,7 @@ def qualify_name(thing: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def is_ours(kind: type) -> bool:
+def is_ours(kind: Any) -> bool:
     return kind.__module__.startswith("steppe.")
 
 
@@ -108,9 +111,16 @@ def describe_value(value: Any) -> Any:
 
 
 def _read_lambda(function: Any) -> str:
-    """Return the source of a function without a name of its own, if it can be found."""
-    with suppress(OSError, TypeError):
-        return inspect.getsource(function) if "<lambda>" in getattr(function, "__name__", "") else ""
+    """Return the source of a function without a name, if it can be found, and of others that begin on its line.
+
+    Not the line itself, in which other arguments of a call may change.
+    """
+    code = getattr(function, "__code__", None)
+    if code is None or code.co_name != "<lambda>":
+        return ""
+    with suppress(SyntaxError, ValueError):  # the file was changed meanwhile
+        nodes = ast.walk(ast.parse("".join(linecache.getlines(code.co_filename))))
+        return "; ".join(ast.unparse(n) for n in nodes if isinstance(n, ast.Lambda) and n.lineno == code.co_firstlineno)
     return ""
 
 
@@ -118,21 +128,38 @@ def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def describe_sources(config: Config, algorithm: Algorithm) -> dict[str, dict[str, str]]:
-    """Record where the user's own code comes from: the hash of its file or, for an object in Python, of its class.
+def describe_sources(experiment: Experiment) -> dict[str, dict[str, str]]:
+    """Record where the user's own code comes from: the hash of its file or, for an object in Python, of its source.
 
     A class is recorded with the user's own classes from which it inherits.
     """
+    config, task, parts = experiment.config, experiment.task, experiment.algorithm.parts
     sources = find_sources(config.algorithm, config.add)
-    if not any(text.startswith(OWN) for text in (config.algorithm, *config.add)):
-        return sources
-    for p in algorithm.parts:
-        if mine := [kind for kind in type(p).__mro__ if issubclass(kind, Part) and not is_ours(kind)]:
-            with suppress(OSError, TypeError):  # typed into an interpreter, for instance
-                text = "".join(map(inspect.getsource, mine))
-                sources[qualify_name(p)] = {"file": str(inspect.getsourcefile(mine[0])),
-                                            "sha256": hashlib.sha256(text.encode()).hexdigest()}  # fmt: skip
+    things: list[Any] = [task.loss_each, task.predict, *(getattr(p, "rule", None) for p in parts)]
+    things += [getattr(m, kind) for m in task.metrics for kind in ("each", "tally", "on_all", "finish")]
+    if config.model.startswith(OWN):
+        things += {type(module): None for module in task.learner.modules()}
+    if any(text.startswith(OWN) for text in (config.algorithm, *config.add)):
+        things += map(type, parts)
+    for thing in filter(callable, things):
+        function = thing.func if isinstance(thing, partial) else thing
+        code = function if inspect.isroutine(function) or isinstance(function, type) else type(function)
+        mine = [c for c in (code.__mro__ if isinstance(code, type) else [code]) if is_users(c)]
+        with suppress(OSError, TypeError):  # typed into an interpreter, for instance
+            if mine:
+                text = _read_lambda(code) or "".join(map(inspect.getsource, mine))
+                sources[qualify_name(code)] = {"file": str(inspect.getsourcefile(mine[0])),
+                                               "sha256": hashlib.sha256(text.encode()).hexdigest()}  # fmt: skip
     return sources
+
+
+def is_users(code: Any) -> bool:
+    """Return whether a class or function is the user's own, and not of Steppe, PyTorch or another package."""
+    with suppress(OSError, TypeError):  # builtins have no file
+        return not is_ours(code) and not {"site-packages", "dist-packages", "torch"} & {
+            *Path(inspect.getfile(code)).parts
+        }
+    return False
 
 
 def describe(experiment: Experiment) -> dict[str, Any]:
@@ -145,7 +172,7 @@ def describe(experiment: Experiment) -> dict[str, Any]:
         "format": FORMAT,
         "algorithm": experiment.algorithm.name,
         "parts": describe_parts(experiment.algorithm),
-        **({"sources": sources} if (sources := describe_sources(config, experiment.algorithm)) else {}),
+        **({"sources": sources} if (sources := describe_sources(experiment)) else {}),
         "cost": asdict(experiment.cost),
         "parameters": task.layout.size,
         "model": {"own": own_model, "type": qualify_name(task.learner), "structure": hash_structure(task.learner),
