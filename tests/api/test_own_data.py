@@ -390,6 +390,15 @@ def test_ids_and_rows_of_tables_are_compared_by_value() -> None:
         steppe.from_clients([(X, Y)], test=(TEST_X, TEST_Y), groups=Y)
 
 
+def test_test_samples_of_unknown_clients_are_named() -> None:
+    pytest.importorskip("pandas")
+    train, test = frame(X, Y).assign(site=Y % 2), frame(TEST_X, TEST_Y).assign(site=TEST_Y)
+    data = steppe.from_dataset(train, test, target="y", groups="site")  # nobody trains on site 2
+    strangers = int((np.asarray(TEST_Y) == 2).sum())
+    result = steppe.run("fedavg", seeded(), data, rounds=1, progress=False)
+    assert f"{strangers} of {len(TEST_Y)} test samples are of clients without training samples" in "".join(result.notes)
+
+
 def test_constants_of_images_are_used_or_refused() -> None:
     images = np.arange(9 * 6 * 7 * 4, dtype=np.uint8).reshape(
         9, 6, 7, 4

@@ -79,6 +79,9 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
         notes += model_checks.note_usual_loss(data)
     if config.judged_on == "validation":
         notes.append("evaluated on held-out training samples; the test set is not used")
+    if data.test_groups is not None and (strangers := int((data.test_groups < 0).sum())):
+        notes.append(f"{strangers} of {len(data.test_groups)} test samples are of clients without training samples: "
+                     "they count for the global model, and for no client")  # fmt: skip
     task = task.to(device, dtype)
     batch = model_checks.check_batch(task, federation, notes)
     check_early_stopping(config, task.metrics)
