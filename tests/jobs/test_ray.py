@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from steppe.config import resolve
 from steppe.core.atomic_write import write_atomically
 from steppe.core.errors import SteppeError
 from steppe.jobs import queue as queue_module
+from steppe.jobs import ray_places
 from steppe.jobs.job import Job
 from steppe.jobs.places import Here, find_places
 from steppe.jobs.queue import LIVES, Queue
@@ -93,6 +96,20 @@ def test_a_job_that_lost_its_machine_runs_again(
     with Queue([Cluster(losses=LIVES + 2, begun=False)]) as queue:  # to wait for room is no loss
         queue.add(_jobs(here / "waits")[:1])
         assert [ended.error for ended in queue] == [None]
+
+
+@pytest.mark.parametrize(("failures", "calls"), [(0, 1), (2, 3), (9, 3)])
+def test_a_connection_whose_process_died_is_tried_again(failures: int, calls: int) -> None:
+    said: list[str] = []
+
+    def init(address: str, **options: Any) -> None:
+        said.append(address)
+        if len(said) <= failures:
+            raise ConnectionAbortedError("PID still exists but it's a zombie")
+
+    with nullcontext() if failures < calls else pytest.raises(ConnectionAbortedError):
+        ray_places._connect(SimpleNamespace(init=init, shutdown=lambda: None), "ray://host:1")
+    assert said == ["ray://host:1"] * calls
 
 
 def test_files_of_ones_own_travel_or_are_refused(here: Path) -> None:

@@ -72,6 +72,19 @@ def count_sharing(on: str) -> int:
     return round(1 / min(1.0, parse_place(on)[1].get("gpus") or 1.0))
 
 
+def _connect(ray: Any, address: str, tries: int = 3) -> None:
+    """Connect to a cluster, which starts a process for it. On a busy machine this process may die: try again."""
+    while True:
+        try:
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+            return
+        except ConnectionAbortedError:
+            tries -= 1
+            if not tries:
+                raise
+            ray.shutdown()
+
+
 class Cluster:
     """A place that can be used several times: each call starts a worker where Ray finds room."""
 
@@ -86,7 +99,7 @@ class Cluster:
         self.ray = ray
         if not ray.is_initialized():
             try:
-                ray.init("auto" if address == "ray" else address, log_to_driver=False, logging_level=logging.ERROR)
+                _connect(ray, "auto" if address == "ray" else address)
             except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
                 why = _read_last_line(error)
                 raise SteppeError(f"There is no Ray cluster at {address}, or it does not answer ({why}): "
