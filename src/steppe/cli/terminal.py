@@ -38,7 +38,10 @@ def print_trimmed(table: Any, **size: int) -> None:
 
 
 def print_table(title: str, columns: list[str], rows: list[list[str]], spare: tuple[str, ...] = ()) -> None:
-    """Print a table without cutting names short: where it is narrow, columns that begin like `spare` are left out."""
+    """Print a table, numbers to the right, without cutting names short.
+
+    Where it is narrow, columns that begin like `spare` are left out.
+    """
     from rich import box
     from rich.table import Table
 
@@ -47,7 +50,8 @@ def print_table(title: str, columns: list[str], rows: list[list[str]], spare: tu
         shown = [i for i, name in enumerate(columns) if not name.startswith(spare[:left_out])]
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
         for i in shown:
-            table.add_column(columns[i].strip(), justify="right" if i else "left", no_wrap=True)
+            numbers = any(re.match(r"[-−+±<]?[\d–]", row[i]) for row in rows)
+            table.add_column(columns[i].strip(), justify="right" if numbers and i else "left", no_wrap=True)
         for row in rows:
             table.add_row(*(escape(row[i]) for i in shown))
         # The real console would report that it fits.
