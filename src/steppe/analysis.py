@@ -41,7 +41,7 @@ from steppe.measures.during_training import MEASURES, Round, Subject
 from steppe.runs import checkpoint
 from steppe.runs.folder import RunFolder, explain_damage
 from steppe.runs.provenance import describe
-from steppe.runs.same_run import find_changed_sources, leave_out_places
+from steppe.runs.same_run import describe_as_before, find_changed_sources, leave_out_places
 
 log = logging.getLogger("steppe")
 LONG = 20.0  # seconds; a measure that takes longer is announced
@@ -202,8 +202,7 @@ class Analysis:
         about, now = self.folder.about, json.loads(json.dumps(describe(built), default=str))
         with explain_damage(self.where):
             about["parts"] = [p for p in about.get("parts", []) if p.get("part") not in (UploadModel.name, "witness")]
-            if "format" not in about:  # version 0.1.0 did not write the classes of parts
-                now["parts"] = [{k: v for k, v in p.items() if k != "type"} for p in now["parts"]]
+            now["parts"] = describe_as_before(now["parts"], about)
             if by := (about.get("partition") or {}).get("by"):
                 now["partition"]["by"] = by
             recorded = ["parts", "parameters"]

@@ -268,7 +268,10 @@ def _show(value: Any) -> Any:
     if isinstance(value, Part):
         own = {k: v for k, v in describe_part(value).items() if k not in ("part", "type")}
         return f"{type(value).__name__}({', '.join(f'{k}={v}' for k, v in own.items())})"
-    return [_show(v) for v in value] if isinstance(value, list | tuple) else describe_value(value)
+    if isinstance(value, list | tuple):
+        shown = map(_show, value)
+        return tuple(shown) if isinstance(value, tuple) else list(shown)
+    return describe_value(value)
 
 
 def _check_distinct(key: str, values: list[Any]) -> None:

@@ -19,6 +19,7 @@ from steppe.core.errors import RunFailed, SteppeError
 from steppe.engine.progress import handle_logs
 from steppe.engine.rounds import simulate
 from steppe.parts.sam import SAM
+from steppe.runs.folder import RunFolder
 from tests.lookback import LookBack, mine
 from tests.scene import Net, blobs, seeded
 
@@ -140,6 +141,27 @@ def test_what_a_part_holds_is_recorded_and_compared_on_resume(tmp_path: Path) ->
     assert "data='digits', model='mlp', " in page.partition("repeat the run")[2]
 
 
+def test_what_an_earlier_version_said_less_clearly_may_be_the_same(tmp_path: Path) -> None:
+    """It wrote Python's text of most objects, and only the settings of a part that another part holds."""
+    was: list[tuple[Any, Any, Any]] = [
+        (partial(double, 1), partial(double, 2), "functools.partial"), ({"a", "b"}, {"a"}, "{'a', 'b'}"),
+        ([torch.ones(2)], [1.0], ["tensor([1., 1.])"]), (Inner(1), Inner(2), {"what": 1}),
+        (lambda v: v, "text", f"{__name__}.<lambda>"), ("one", "two", "one"), (1, 2, 1)]  # fmt: skip
+    for k, (same, other, text) in enumerate(was):
+        again = {"model": seeded(), "data": blobs(), "out": tmp_path / str(k), "resume": True, **FEW, "rounds": 2}
+        steppe.run(Holds(same), **{**again, "rounds": 1, "resume": False})
+        folder = RunFolder(tmp_path / str(k))
+        about = folder.about
+        folder.write("about.json", {**about, "format": 2, "parts": [{**about["parts"][0], "what": text},
+                                                                   *about["parts"][1:]]})  # fmt: skip
+        if k > 3:
+            with pytest.raises(SteppeError, match=r"what of holds was .* and is"):
+                steppe.run(Holds(other), **again)
+        steppe.run(Holds(same), **again)
+        assert steppe.analyze(folder.path, "loss", samples=20, algorithm=Holds(same), model=seeded(),
+                              data=blobs())  # fmt: skip
+
+
 def test_the_code_of_a_base_class_is_part_of_a_parts_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "import steppe\nclass Base(steppe.Part):\n    name = 'b'\n"
     text += "    def finish(self, delta, s):\n        return delta\n"
@@ -151,7 +173,7 @@ def test_the_code_of_a_base_class_is_part_of_a_parts_code(tmp_path: Path, monkey
         heir = importlib.import_module(f"ideas_{k}").Heir()
         if not k:
             steppe.run(heir, **given)
-    with pytest.raises(SteppeError, match=r"the code of ideas_1\.Heir .* is not what it was"):
+    with pytest.raises(SteppeError, match=r"the code of ideas_1\.Base .* is not what it was"):
         steppe.run(heir, resume=True, **{**given, "rounds": 3})
 
 
@@ -164,6 +186,8 @@ def test_a_grid_of_objects_has_a_run_for_each(tmp_path: Path) -> None:
     folders = sorted(p.name for p in (tmp_path / "a").glob("by=*"))
     steppe.sweep(Shifts, {"by": [other.clone(), long.clone()], "of": [double]}, out=tmp_path / "a", **given)
     assert folders == sorted(p.name for p in (tmp_path / "a").glob("by=*"))  # the same ones, not new ones
+    steppe.sweep("fedavg", {"lr_schedule": [(1.0, 0.5)]}, out=tmp_path / "t", **given)
+    assert [p.name for p in (tmp_path / "t").glob("lr*")] == ["lr_schedule=(1.0,_0.5)"]
     found = steppe.sweep("fedavg", {"add": [[], [LookBack(0.1)], [LookBack(0.9)]]}, **given)
     assert [r["add"] for r in found.records] == [[], ["LookBack(rho=0.1)"], ["LookBack(rho=0.9)"]]
     with pytest.raises(SteppeError, match=r"two values of of are called .*: give each function a name of its own"):
@@ -446,6 +470,8 @@ def test_runs_that_are_evaluated_by_different_numbers_are_not_ranked() -> None:
                           ({"judged_on": ["test", "validation"]}, {"validation": 0.2})):  # fmt: skip
         with pytest.raises(SteppeError, match=r"the runs are evaluated by .* and .*, which cannot be compared"):
             steppe.sweep("fedavg", grid, seeded(), blobs(), **FEW, **options)
+    found = steppe.sweep("fedavg", {"loss": [None, "cross_entropy:ignore_index=-1"]}, seeded(), blobs(), **FEW)
+    assert not found.failed  # the first one has the loss of the second
     with pytest.raises(SteppeError, match="seeds is None, but must be a whole number"):
         steppe.compare(["fedavg"], seeded(), blobs(), seeds=None, **FEW)  # type: ignore[arg-type]
 

@@ -28,12 +28,19 @@ def make_points(make: Make, choices: Mapping[str, Sequence[Any]], ranges: Mappin
 
 def _check_same_metric(points: Sequence[Point]) -> None:
     """Refuse points that are evaluated by different numbers, of which none is the best."""
-    known = {(p.config.judged_on, p.config.metrics[0] if p.config.metrics else
-              USUAL.get((p.config.loss or "").partition(":")[0])) for p in points}  # fmt: skip
-    if len(known) > 1:
+    known = {(p.config.judged_on, _find_metric_name(p)) for p in points}
+    if any(len(set(different) - {None}) > 1 for different in zip(*known, strict=True)):
         each = " and ".join(sorted(f"{judged_on} {name or 'the usual metric'}" for judged_on, name in known))
         raise SettingError(f"the runs are evaluated by {each}, which cannot be compared: set metrics and judged_on to "
                            "the same for all of them", "metrics")  # fmt: skip
+
+
+def _find_metric_name(p: Point) -> str | None:
+    """Return the name of a point's main metric, or None if it depends on data or objects that are not loaded yet."""
+    data, loss = p.own.get("data"), p.config.loss
+    if loss is None and data is not None:
+        loss = "mse" if data.train_targets.is_floating_point() else "cross_entropy"
+    return p.config.metrics[0] if p.config.metrics else USUAL.get((loss or "").partition(":")[0])
 
 
 def run_all(points: list[Point], seeds: int, out: Path, jobs: int | None = 1, on: str | None = None,

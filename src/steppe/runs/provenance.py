@@ -33,7 +33,7 @@ from steppe.experiment import Experiment
 from steppe.registry import find_sources
 from steppe.runs.trained_parameters import describe_base
 
-FORMAT = 2  # of about.json; folders of version 0.1.0 have no number
+FORMAT = 3  # of about.json; folders of version 0.1.0 have no number, and 2 had ambiguous texts of parts' settings
 
 
 def qualify_name(thing: Any) -> str:
@@ -131,7 +131,7 @@ def _hash_text(text: str) -> str:
 def describe_sources(experiment: Experiment) -> dict[str, dict[str, str]]:
     """Record where the user's own code comes from: the hash of its file or, for an object in Python, of its source.
 
-    A class is recorded with the user's own classes from which it inherits.
+    The user's own classes from which it inherits are recorded, too.
     """
     config, task, parts = experiment.config, experiment.task, experiment.algorithm.parts
     sources = find_sources(config.algorithm, config.add)
@@ -144,12 +144,11 @@ def describe_sources(experiment: Experiment) -> dict[str, dict[str, str]]:
     for thing in filter(callable, things):
         function = thing.func if isinstance(thing, partial) else thing
         code = function if inspect.isroutine(function) or isinstance(function, type) else type(function)
-        mine = [c for c in (code.__mro__ if isinstance(code, type) else [code]) if is_users(c)]
-        with suppress(OSError, TypeError):  # typed into an interpreter, for instance
-            if mine:
-                text = _read_lambda(code) or "".join(map(inspect.getsource, mine))
-                sources[qualify_name(code)] = {"file": str(inspect.getsourcefile(mine[0])),
-                                               "sha256": hashlib.sha256(text.encode()).hexdigest()}  # fmt: skip
+        for one in filter(is_users, code.__mro__ if isinstance(code, type) else [code]):
+            with suppress(OSError, TypeError):  # typed into an interpreter, for instance
+                text = _read_lambda(one) or inspect.getsource(one)
+                sources[qualify_name(one)] = {"file": str(inspect.getsourcefile(one)),
+                                              "sha256": hashlib.sha256(text.encode()).hexdigest()}  # fmt: skip
     return sources
 
 

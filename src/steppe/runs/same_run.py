@@ -79,8 +79,7 @@ def check_resumable(folder: RunFolder, config: Config, about: dict[str, Any]) ->
 def find_other_things(folder: RunFolder, about: dict[str, Any]) -> list[str]:
     """List differences that the configuration does not show: the user's own parts, model, data and loss."""
     was, now = folder.about, json.loads(json.dumps(about, default=str))
-    if len(was["parts"]) == len(now["parts"]):
-        now["parts"] = [_leave_out_new_fields(*parts) for parts in zip(now["parts"], was["parts"], strict=True)]
+    now["parts"] = describe_as_before(now["parts"], was)
     pairs = {k: (leave_out_places(was.get(k)), leave_out_places(now[k])) for k in RECORDED}
     changed = [_say_change(k, *pair) for k, pair in pairs.items() if pair[0] != pair[1]]
     changed += _compare_sources(folder, now.get("sources", {}))
@@ -115,6 +114,26 @@ def _say_change(key: str, was: Any, now: Any) -> str:
                      for k in {**p, **q} if p.get(k) != q.get(k)]  # fmt: skip
         return ", ".join(differing)
     return f"{RECORDED[key]} was {was!r} and is {now!r}"
+
+
+def describe_as_before(parts: list[dict[str, Any]], about: dict[str, Any]) -> list[dict[str, Any]]:
+    """Describe parts as the version did that wrote this about.json, as far as they may be the same."""
+    if len(parts) != len(about["parts"]):
+        return parts
+    pairs = [(_leave_out_new_fields(*pair), pair[1]) for pair in zip(parts, about["parts"], strict=True)]
+    if about.get("format", 0) >= FORMAT:
+        return [part for part, _ in pairs]
+    return [{k: was[k] if k in was and _may_be(was[k], v) else v for k, v in part.items()} for part, was in pairs]
+
+
+def _may_be(was: Any, now: Any) -> bool:
+    """Return whether an earlier description, in which text did not tell all values apart, may be of the same value."""
+    if isinstance(was, dict) and isinstance(now, dict):
+        return all(_may_be(v, now.get(k)) for k, v in was.items())
+    if isinstance(was, list) and isinstance(now, list):
+        return len(was) == len(now) and all(map(_may_be, was, now))
+    told = isinstance(was, str) and ", hash " not in was
+    return was == now or (told and (isinstance(now, dict | list) or ", hash " in str(now)))
 
 
 def _leave_out_new_fields(part: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
