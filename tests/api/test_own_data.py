@@ -11,9 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     Dataset,
     IterableDataset,
+    SequentialSampler,
     Subset,
     SubsetRandomSampler,
     TensorDataset,
@@ -91,6 +93,10 @@ SAME = {
     "dict examples": lambda: both(lambda x, y: {"pixels": x, "label": y}),
     "lists of pairs": lambda: (list(zip(X, Y, strict=True)), list(zip(TEST_X, TEST_Y, strict=True))),
     "loaders": lambda: (loader(X, Y), loader(TEST_X, TEST_Y)),
+    "loaders in an order of their own": lambda: (
+        DataLoader(loader(X, Y).dataset, batch_sampler=[range(50, 90), range(50)]),
+        DataLoader(loader(TEST_X, TEST_Y).dataset, 8, sampler=torch.randperm(30))),
+    "rows in a tuple": lambda: (tuple(map(list, X)), Y, tuple(map(list, TEST_X)), TEST_Y),
     "text labels": lambda: (X, NAMES[Y], TEST_X, NAMES[TEST_Y].tolist()),
     "objects": lambda: (X.astype(object), Y.astype(object), TEST_X, TEST_Y),
     "column labels": lambda: (X, Y[:, None], TEST_X, TEST_Y[:, None]),
@@ -259,6 +265,12 @@ BAD: dict[str, tuple[Any, str]] = {
     "a loader that repeats": ((DataLoader(TensorDataset(torch.tensor(X), torch.tensor(Y)), 8,
                                           sampler=WeightedRandomSampler(torch.ones(90), 9)), Rows(lambda x, y: (x, y))),
                               "chooses its samples by a WeightedRandomSampler"),
+    "a loader that chooses in batches": ((DataLoader(TensorDataset(torch.tensor(X), torch.tensor(Y)), batch_sampler=
+                                          BatchSampler(SubsetRandomSampler(range(9)), 4, drop_last=False)),
+                                          Rows(lambda x, y: (x, y))), "chooses its samples by a SubsetRandomSampler"),
+    "a loader of the first samples": ((DataLoader(TensorDataset(torch.tensor(X), torch.tensor(Y)), 8,
+                                                  sampler=SequentialSampler(range(9))), Rows(lambda x, y: (x, y))),
+                                      "chooses its samples by a SequentialSampler"),
     "a sample that raises": (both(lambda x, y: ({}[int(y)], y)), r"Sample 0 of the train data set, .* KeyError: \d"),
     "a length that is too long": (([*zip(X, Y, strict=True)], Rows(lambda x, y: (x, y), TEST_X[:5], TEST_Y)),
                                   "Sample 5 of the test data set, which has the length 30, cannot be read: IndexError"),
@@ -343,6 +355,8 @@ def test_a_client_may_be_a_dict_of_splits_or_a_few_examples_and_its_test_set_may
     data = steppe.from_clients([sets, arrays, *few, *empty])
     assert np.bincount(data.groups).tolist() == [90, 90, 2, 4, 2, 3, 3, 3]  # type: ignore[arg-type]
     assert np.bincount(data.test_groups).tolist() == [90, 30]  # type: ignore[arg-type]
+    objects = steppe.from_clients([(X, Y), (X, Y.astype(object))], test=(TEST_X, TEST_Y))  # as a frame may have them
+    assert torch.equal(objects.train_targets, torch.tensor(Y).repeat(2))
     both_ways = [({"a": X, "b": X + 1}, Y), ({"b": X + 1, "a": X}, Y)]
     arranged: Any = steppe.from_clients(both_ways, test=({"b": TEST_X + 1, "a": TEST_X}, TEST_Y))
     assert torch.equal(arranged.train_inputs["a"], torch.tensor(X).repeat(2, 1))
@@ -366,6 +380,8 @@ def test_columns_of_samples_that_are_dicts() -> None:
         steppe.from_dataset(rows("a", "b"), rows("a", "b"), groups="place")
     with pytest.raises(SteppeError, match="has no names, so inputs and groups can choose nothing from it"):
         steppe.from_dataset(*both(lambda x, y: (x, y)), groups="site")
+    numbered: Any = steppe.from_dataset(*both(lambda x, y: {0: x, 1: -x, 2: y}), target=2)
+    assert torch.equal(numbered.train_inputs["1"], -torch.tensor(X))
     nested: Any = steppe.from_dataset(*both(lambda x, y: (x, {"m": (x, x)}, y)))
     assert torch.equal(nested.train_inputs[1]["m"][0], torch.tensor(X))
 
@@ -406,6 +422,8 @@ def test_constants_of_images_are_used_or_refused() -> None:
     data: Any = steppe.from_arrays(images, Y[:9], images, Y[:9], mean=(0.1, 0.2, 0.3, 0.4))
     assert data.train_inputs.shape == (9, 4, 6, 7)
     assert (data.mean, len(data.std)) == ((0.1, 0.2, 0.3, 0.4), 4)
+    one: Any = steppe.from_arrays(images, Y[:9], images, Y[:9], mean=(np.float32(0.5),) * 4, classes=np.int64(3))
+    assert (one.mean, one.classes) == ((0.5,) * 4, 3)
     for options, message in (({"mean": (0.5,)}, "mean and std are for uint8 images"),
                              ({"mean": 0.5}, "must be a tuple with a number per channel"),
                              ({"classes": "3"}, "classes is '3', but must be a whole number"),
@@ -471,6 +489,7 @@ def test_tokens_and_labels_out_of_range_are_found_before_training() -> None:
     assert wanted > 0
     for small in (torch.int8, torch.int16, torch.int32, torch.uint16):
         short = ids.to(small)
+        assert steppe.from_arrays(short, ids, short, ids).train_inputs.dtype == small  # type: ignore[union-attr]
         assert steppe.run("fedavg", seeded(Next), (short, hidden, short, ids), **FEW).history[-1]["loss"] == wanted
     with pytest.raises(SteppeError, match=r"sample 59 of the train inputs, whose values are \d to 5"):
         steppe.run("fedavg", Next(), (late, ids, ids, ids), **FEW)

@@ -128,8 +128,6 @@ def as_inputs(given: Any, what: str = "inputs", alone: bool = True) -> Inputs:
             x = x.long()  # a mask, or ids
     if x.dtype == torch.bool and alone:
         return x.float()  # next to other inputs it is a mask, which keeps its type
-    if x.dtype in (torch.int8, torch.int16, torch.uint16, torch.uint32, torch.uint64):
-        return x.long()  # no layer takes them as tokens
     return x.float() if x.dtype == torch.float64 else x
 
 
@@ -146,7 +144,9 @@ def _is_structure(given: Any) -> bool:
 
 def _holds_rows(given: Any) -> bool:
     """Return whether this is a list of arrays or of images, one per sample."""
-    return isinstance(given, list) and bool(given) and (hasattr(given[0], "shape") or hasattr(given[0], "getbands"))
+    return isinstance(given, list) and bool(given) and bool(
+        getattr(given[0], "shape", ()) or hasattr(given[0], "getbands")
+    )  # fmt: skip
 
 
 def _has_channels_last(images: Tensor) -> bool:
@@ -186,7 +186,7 @@ def as_targets(train: Any, test: Any, class_names: tuple[str, ...] | None = None
     Text is numbered in the order of its values. Labels of shape (n, 1) lose that axis. Bools are labels if there is one
     per sample, and otherwise the numbers 0 and 1.
     """
-    words = _as_words(train)
+    words = as_words(train)
     if words is not None:
         return _number_labels(words, test, class_names)
     both = [as_tensor(train, "train targets"), as_tensor(test, "test targets")]
@@ -215,7 +215,7 @@ def _refuse_one_hot(targets: Tensor) -> None:
                           "y.argmax(1); for several labels per sample, give floats.")  # fmt: skip
 
 
-def _as_words(given: Any) -> np.ndarray | None:
+def as_words(given: Any) -> np.ndarray | None:
     """Return labels that are text as an array, or None for anything else."""
     if isinstance(given, Tensor) or given is None or isinstance(given, Iterator) or not hasattr(given, "__len__"):
         return None
@@ -239,7 +239,7 @@ def _number_labels(
                           "too many for labels; give numbers.")  # fmt: skip
     found = []
     for part, given in (("train", words), ("test", test)):
-        those = _as_words(given) if len(given) else np.array([], str)
+        those = as_words(given) if len(given) else np.array([], str)
         if those is None:
             raise SteppeError("The train targets are text, but the test targets are not; give both in the same form.")
         if odd := sorted(set(those.tolist()) - set(known)):

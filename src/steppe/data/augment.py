@@ -17,6 +17,7 @@ from torch import Tensor
 from steppe.core import keyed
 from steppe.core.errors import SteppeError, quote, suggest_name
 
+NARROW = (torch.int8, torch.int16, torch.uint16, torch.uint32, torch.uint64)
 _DRAWS = 6  # per image: crop row, crop column, flip, cutout row, cutout column, crop or not
 
 
@@ -25,10 +26,11 @@ def normalise(
 ) -> Tensor:
     """Convert uint8 images (…, c, h, w) to (v/255 − mean)/std; other inputs only change their precision.
 
+    Whole numbers of types that no layer takes as tokens become int64 here and not earlier, so that the data stay small.
     The computation is in float32 or better. mean and std may be tensors on the device; if empty, the result is v/255.
     """
     if inputs.dtype != torch.uint8:
-        return inputs.to(dtype) if inputs.is_floating_point() else inputs
+        return inputs.to(dtype) if inputs.is_floating_point() else inputs.long() if inputs.dtype in NARROW else inputs
     exact = torch.float64 if dtype == torch.float64 else torch.float32
     images = inputs.to(exact) / 255
     if len(mean):

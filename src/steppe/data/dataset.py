@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -268,12 +269,10 @@ def _check_constants(name: Any, classes: Any, mean: Any, std: Any, class_names: 
     if not isinstance(name, str):
         raise SteppeError(f"name is {quote(name)}, but must be text.")
     for key, number in (("classes", classes), ("tokens", tokens)):
-        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
+        if number is not None and (not isinstance(number, Integral) or isinstance(number, bool) or number < 1):
             raise SteppeError(f"{key} is {quote(number)}, but must be a whole number of at least 1.")
     for key, values in (("mean", mean), ("std", std)):
-        if values is not None and not (
-            isinstance(values, tuple | list) and all(isinstance(v, int | float) for v in values)
-        ):
+        if values is not None and not (isinstance(values, tuple | list) and all(isinstance(v, Real) for v in values)):
             raise SteppeError(
                 f"{key} is {quote(values)}, but must be a tuple with a number per channel, such as (0.5,)."
             )

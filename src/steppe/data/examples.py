@@ -7,6 +7,7 @@ target is found by its name, and all other columns are inputs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,7 +69,7 @@ def read_columns(source: Any, part: str, target: str | None = None, inputs: Any 
                           f"{source.__name__}(…).")  # fmt: skip
     if is_pair(source):
         return Columns(*source)
-    choice = Choice(target, inputs, groups)
+    choice = Choice(None if target is None else str(target), inputs, groups)
     if is_table(source):
         return _read_table(source, part, choice, like)
     if isinstance(source, DataLoader):
@@ -125,13 +126,14 @@ def _describe(inputs: Any) -> str:
 def _read_example(given: Any, part: str, index: int, choice: Choice) -> Columns:
     where = f"sample {index} of the {part} data set"
     if isinstance(given, Mapping):
-        names = list(map(str, given))
+        named = {str(name): value for name, value in given.items()}
+        names = list(named)
         target = _find_target(names, choice.target, where)
         chosen = choice.list_inputs(names, target)
         _check_names([*chosen, *([choice.groups] if choice.groups else [])], names, where)
-        rest = {k: given[k] for k in chosen}
-        return Columns(next(iter(rest.values())) if len(rest) == 1 else rest, given[target],
-                       given[choice.groups] if choice.groups else None)  # fmt: skip
+        rest = {k: named[k] for k in chosen}
+        return Columns(next(iter(rest.values())) if len(rest) == 1 else rest, named[target],
+                       named[choice.groups] if choice.groups else None)  # fmt: skip
     if choice.inputs is not None or choice.groups is not None:
         raise SteppeError(f"{where.capitalize()} has no names, so inputs and groups can choose nothing from it: return "
                           "dicts, or use steppe.from_arrays(…, groups=ids).")  # fmt: skip
@@ -203,17 +205,18 @@ def _read_loader(loader: DataLoader[Any], part: str, choice: Choice, size: int =
 
 
 def _check_sampler(loader: DataLoader[Any], part: str) -> None:
-    """Refuse a loader that chooses among its samples: its data set would be read whole."""
-    sampler: Any = loader.sampler
-    whole = isinstance(sampler, SequentialSampler) or (
-        isinstance(sampler, RandomSampler)
-        and not sampler.replacement
-        and sampler.num_samples == len(sampler.data_source)
-    )
-    batches = loader.batch_sampler
-    odd = sampler if not whole else batches if batches is not None and type(batches) is not BatchSampler else None
-    if odd is not None:
-        raise SteppeError(f"The {part} loader chooses its samples by a {type(odd).__name__}, but Steppe makes the "
+    """Refuse a loader that does not load every sample once: its data set would be read whole."""
+    batches: Any = loader.batch_sampler
+    own_batches = batches is not None and type(batches) is not BatchSampler
+    sampler: Any = batches if own_batches else loader.sampler if batches is None else batches.sampler
+    count = len(loader.dataset)  # type: ignore[arg-type]
+    if isinstance(sampler, SequentialSampler | RandomSampler) and not getattr(sampler, "replacement", False):
+        whole = len(sampler) == count
+    else:
+        order = (one for several in sampler for one in (several if own_batches else [several]))
+        whole = np.array_equal(np.sort(list(islice(order, count + 1))), np.arange(count))
+    if not whole:
+        raise SteppeError(f"The {part} loader chooses its samples by a {type(sampler).__name__}, but Steppe makes the "
                           "batches itself: give the data set, and for some of its samples "
                           "torch.utils.data.Subset(data, indices).")  # fmt: skip
 
@@ -234,7 +237,7 @@ def _read_table(table: Any, part: str, choice: Choice, like: Columns | None) -> 
     if len(place) < len(names):
         twice = next(n for n in names if names.count(n) > 1)
         raise SteppeError(f"The {part} data have two columns {quote(twice)}: rename one of them.")
-    name = _find_target(names, None if choice.target is None else str(choice.target), f"the {part} data")
+    name = _find_target(names, choice.target, f"the {part} data")
     frame = hasattr(table, "columns") and not hasattr(table, "column_names")
     wanted, owners = _order_inputs(choice.list_inputs(names, name), name, part, like), choice.groups
     _check_names([*wanted, *([owners] if owners else [])], names, f"the {part} data")

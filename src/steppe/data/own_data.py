@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 
 from steppe.core.errors import SteppeError, quote, suggest_name
 from steppe.core.inputs import arrange, count, list_named_tensors, show_shape
-from steppe.data.arrays import as_inputs, as_tensor, check_columns, check_rows
+from steppe.data.arrays import as_inputs, as_tensor, as_words, check_columns, check_rows
 from steppe.data.dataset import Data, from_arrays
 from steppe.data.examples import Columns, is_array, is_pair, is_table, read_columns
 from steppe.data.given_partition import as_ids, number_clients
@@ -148,14 +148,18 @@ def _read_client(number: int, given: Any, target: str | None, inputs: Any,
         given = tuple(given[name] for name in ARRAYS)
     several = isinstance(given, tuple | list) and not _are_examples(given)
     if several and len(given) == 4:
-        return Columns(*given[:2]), Columns(*given[2:]) if len(given[3]) else None
+        return Columns(*given[:2]), None if _is_empty(given[3]) else Columns(*given[2:])
     if several and len(given) == 2:
         if any(map(is_array, given)) or (isinstance(given[1], list) and isinstance(given[1][0], int | float | str)):
             return Columns(*given), None
         train = read_columns(given[0], part, target, inputs, like=like)
-        empty = hasattr(given[1], "__len__") and not len(given[1][1] if is_pair(given[1]) else given[1])
+        empty = _is_empty(given[1][1] if is_pair(given[1]) else given[1])
         return train, None if empty else read_columns(given[1], part, target, inputs, like=like or train)
     return read_columns(given, part, target, inputs, like=like), None
+
+
+def _is_empty(given: Any) -> bool:
+    return hasattr(given, "__len__") and getattr(given, "ndim", 1) > 0 and not len(given)
 
 
 def _are_examples(given: Any) -> bool:
@@ -188,11 +192,12 @@ def _concatenate(columns: list[Columns], part: str, owners: list[int]) -> tuple[
             raise SteppeError(f"{who.capitalize()} inputs are of type {kinds[0][0]}, but {whose[0]} inputs are of type "
                               f"{kinds[1][0]}; make them equal.")  # fmt: skip
     inputs = tree_map(lambda *t: torch.cat(t), *read)
-    if any(text := [_is_text(c.targets) for c in columns]):
+    words = [as_words(c.targets) for c in columns]
+    if any(text := [one is not None for one in words]):
         if not all(text):
             raise SteppeError(f"{whose[text.index(True)].capitalize()} targets are text, but "
                               f"{whose[text.index(False)]} targets are numbers; make them equal.")  # fmt: skip
-        targets: Any = np.concatenate([np.asarray(c.targets) for c in columns])
+        targets: Any = np.concatenate(words)  # type: ignore[arg-type]
     else:
         rows = [as_tensor(c.targets, f"{part} targets{who}") for c, who in zip(columns, of, strict=True)]
         if odd := next((i for i, r in enumerate(rows) if r.shape[1:] != rows[0].shape[1:]), None):
@@ -204,10 +209,3 @@ def _concatenate(columns: list[Columns], part: str, owners: list[int]) -> tuple[
                               f"{whose[floats.index(False)]} targets are whole numbers; make them equal.")  # fmt: skip
         targets = torch.cat(rows)
     return inputs, targets, [count(x) for x in read]
-
-
-def _is_text(targets: Any) -> bool:
-    """Return whether targets are text or Python objects, which are numbered when they are together."""
-    if is_array(targets):
-        return getattr(targets.dtype, "kind", "") in ("U", "O")
-    return isinstance(targets[0], str)

@@ -39,7 +39,7 @@ def _check_tokens(task: Task, federation: Federation, part: str) -> None:
     for name, tensor in list_named_tensors(samples, f"{part} inputs") if samples is not None else ():
         if tensor.is_floating_point() or tensor.dtype in (torch.uint8, torch.bool) or not tensor.numel():
             continue
-        flat = tensor.flatten(1) if tensor.ndim > 1 else tensor[:, None]
+        flat = (tensor.flatten(1) if tensor.ndim > 1 else tensor[:, None]).long()  # narrow types have no amin
         for extreme in (flat.amin(1).argmin(), flat.amax(1).argmax()):
             some = int(extreme)
             try:

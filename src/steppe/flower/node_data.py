@@ -13,7 +13,7 @@ from steppe.core.errors import SteppeError
 from steppe.core.inputs import Inputs, name_type
 from steppe.data import image_folder
 from steppe.data.arrays import as_inputs, as_tensor
-from steppe.data.examples import is_array, read_columns
+from steppe.data.examples import read_columns
 from steppe.data.npz import read_npz
 from steppe.flower.federation_file import Sample, find_named
 from steppe.flower.refusals import Refusal
@@ -60,8 +60,6 @@ def _read_npz(path: Path, sample: Sample) -> tuple[Any, Any]:
 
 def _read_pair(found: Any, whose: str) -> tuple[Any, Any]:
     """Return inputs and targets of a pair of arrays or of anything that `steppe.from_dataset` reads."""
-    if isinstance(found, list) and len(found) == 2 and all(map(is_array, found)):
-        found = tuple(found)
     columns = read_columns(found, f"{whose}'s")
     return columns.inputs, columns.targets
 
