@@ -16,6 +16,15 @@ from steppe.report.seeds import compare_pairs, compute_student_p, incomplete_bet
 from tests.scene import blobs, seeded
 
 
+class Named(steppe.Part):
+    """A part of one's own that has the name of one of ours, and none of its settings."""
+
+    name = "dp"
+
+    def finish(self, delta: Any, s: Any) -> Any:
+        return delta
+
+
 @pytest.mark.parametrize("seeds", [2, 3, 5, 10, 40])
 def test_p_and_error_are_scipys(seeds: int) -> None:
     draw = np.random.default_rng(seeds)
@@ -63,6 +72,7 @@ def test_without_a_spread_nothing_is_claimed() -> None:
     ({"dropout": 0.3}, "the batches and the clients' failures", "the partition and the clients' schedule"),
     ({"speed": "lognormal(0.5)"}, "the batches and the clients' speeds", "the partition and the clients' schedule"),
     ({"add": "dp"}, "the batches, the clients' schedule and the noise", "the partition"),
+    ({"add": Named()}, "the batches", "the partition and the clients' schedule"),
     ({"add": "dp:seed=1", "vary": "all"}, "the batches and the partition", "the clients' schedule and the noise"),
 ])  # fmt: skip
 def test_what_seeds_vary_is_what_the_records_show(

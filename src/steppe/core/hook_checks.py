@@ -68,7 +68,8 @@ def _watch_hook(part: Part, name: str, once: bool) -> Callable[..., Any]:
             raise _explain_failure(part, name, own, scope, error) from error
         if own_state := [n for n, v in _take_attributes(part).items() if not _are_same(kept.get(n, []), v)]:
             raise PartSlip(f"{where} changes self.{own_state[0]}, which all clients share and no checkpoint holds: "
-                           "declare it in client_state, round_state or server_state, and write s.state.")  # fmt: skip
+                           "declare it in client_state, round_state or server_state, and write s.state. A constant "
+                           "may be a functools.cached_property.")  # fmt: skip
         if changed := [n for n, v in seen.items() if v._version != versions[n]]:
             raise PartSlip(f"{where} changes {' and '.join(changed)} in place: write to a new tensor, because others "
                            "read this one.")  # fmt: skip

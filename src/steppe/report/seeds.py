@@ -54,7 +54,7 @@ def describe_variation(config: Mapping[str, Any], abouts: Sequence[Mapping[str, 
     everything = config.get("vary") == "all"
     initial = {(a.get("model") or {}).get("initial") for a in abouts}
     data = {(a.get("data") or {}).get("hash") for a in abouts}
-    private = [p for a in abouts for p in a.get("parts", []) if p["part"] == "dp"]
+    private = [p for a in abouts for p in a.get("parts", []) if p["part"] == "dp" and "amplified" in p]
     noise = len({p["seed"] for p in private}) > 1
     rule = config["partition"]
     divided = is_rule(rule) and parse(rule)[0] is not natural
