@@ -210,7 +210,7 @@ class Config(BaseModel):
         """Refuse what pydantic would read as 0, 1 or text, and text that no file name can contain."""
         if isinstance(value, bool | bytes) and info.field_name != "compile":
             raise SettingError(f"{info.field_name} is {quote(value)}, which is not a valid value; `steppe list keys "
-                               f"{info.field_name}` says which are", info.field_name)  # fmt: skip
+                               f"{info.field_name}` shows the valid ones", info.field_name)  # fmt: skip
         if isinstance(value, str) and "\0" in value:
             raise SettingError(f"{info.field_name} is {quote(value)}, which contains a null character", info.field_name)
         return value

@@ -420,6 +420,9 @@ def test_partition(steppe: Steppe) -> None:
     small = ("-s", "clients=7", "-s", "per_round=2", "-s", "model=mlp", "-s", "max_steps=1", "--rounds", "1")
     ok(steppe, "run", "fedavg", *small, "-s", "partition=split.json", "--out", "run")
     assert json.loads(Path("run/about.json").read_text())["partition"]["hash"] == told["hash"]
+    ok(steppe, "run", "fedavg", *small, "-s", "validation=0.4", "--out", "held")  # its file says which are held out
+    shown = json.loads(ok(steppe, "partition", "--partition", "held/partition.json", "--json"))
+    assert shown["hash"] == json.loads(Path("held/about.json").read_text())["partition"]["hash"]
 
 
 @pytest.mark.parametrize("algorithm", ["scaffold", "fedsam"])

@@ -16,7 +16,8 @@ from steppe.core.errors import SteppeError
 @app.command()
 def partition(data: Annotated[str, typer.Option("--data", help="Data set (steppe list data).")] = "digits",
               rule: Annotated[str, typer.Option("--partition", help="Rule (steppe list partitions).")] = "lda(0.3)",
-              clients: Annotated[int, take_number("--clients", help="Number of clients.")] = 20,
+              clients: Annotated[int | None, take_number("--clients", help="Number of clients (default: 20, or a "
+                                                                           "file's).")] = None,
               seed: Annotated[int | None, typer.Option("--seed", help="Seed (default: that of the rule).")] = None,
               save: Annotated[Path | None, typer.Option("--save", help="Write the partition to a JSON file.")] = None,
               picture: Annotated[Path | None, typer.Option("--plot", help="Draw samples per client and class.")] = None,
@@ -25,14 +26,14 @@ def partition(data: Annotated[str, typer.Option("--data", help="Data set (steppe
               as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Divide a data set among clients; show, save or draw the partition."""
     from steppe.data import load
-    from steppe.data.divide import divide
+    from steppe.data.divide import count_clients, divide
 
     if picture:
         arguments.check_picture(picture)
     loaded = load(data, data_folder)
     if picture and loaded.classes is None:
         raise SteppeError(f"--plot draws clients × classes, but {data} has no classes: leave it out.")
-    split = divide(loaded, rule, clients, seed)[1]
+    split = divide(loaded, rule, clients or count_clients(rule) or 20, seed, validation=None)[1]
     if save:
         split.save(save)
     if picture:

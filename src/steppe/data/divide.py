@@ -17,12 +17,12 @@ from steppe.data.partition import BY_GROUPS, Partition, as_array, make
 OWN = "own:"  # precedes the name of the user's own object, as in the configuration
 
 
-def divide(data: Data, rule: str, clients: int, seed: int | None = None, validation: float = 0.0,
+def divide(data: Data, rule: str, clients: int, seed: int | None = None, validation: float | None = 0.0,
            validation_seed: int = 0, given: Partition | None = None) -> tuple[Data, Partition]:  # fmt: skip
     """Return the data without its validation samples, and their partition by a rule, a file or as given.
 
     A rule divides what validation leaves. Indices that the user gives, and the clients that the data name, refer to
-    the data as they are; validation then takes its share of every client.
+    the data as they are; validation then takes its share of every client. Without a share, None, a file's is right.
     """
     fixed = given if given is not None else _find_fixed(data, rule, clients)
     if fixed is None:
@@ -46,7 +46,9 @@ def divide(data: Data, rule: str, clients: int, seed: int | None = None, validat
             raise SteppeError(
                 f"partition: held_out has the index {odd}, but {data.name} has {before} training samples."
             )
-        if abs(held - validation * before) > len(fixed.clients):  # shares of clients are rounded
+        if validation is not None and abs(held - validation * before) > len(
+            fixed.clients
+        ):  # shares of clients are rounded
             raise SettingError(f"partition {rule} holds out {held} of {before} samples, but validation is "
                                f"{validation:g}: set validation to {held / before:.4g}", "validation")  # fmt: skip
         data = data.hold_out(fixed.held_out)
