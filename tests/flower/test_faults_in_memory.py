@@ -9,10 +9,12 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.app.message.message import make_message
 from flwr.common.constant import ErrorCode
+from flwr.proto.message_pb2 import PullObjectResponse
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from steppe.core.errors import RunFailed, SteppeError
-from steppe.flower import client_app
+from steppe.flower import client_app, nodes, roll_call
 from steppe.flower.federation_file import FederationFile, parse
 from steppe.flower.refusals import REASONS, Refusal
 from steppe.flower.server_app import serve
@@ -260,7 +262,7 @@ def test_a_lost_state_is_noticed(tmp_path):
     ({"data": "{here}/floats.npz"}, "samples"), ({"data": "{here}/names.npz"}, "data"),
     ({"data": "{here}/uneven.npz"}, "samples"), ({"data": "{here}/torn.npz"}, "data"),
     ({"data": "{here}/patient-4711"}, "classes"), ({"data": "nowhere:at_all"}, "data"),
-    ({"data": "just words"}, "data"), ({"data": "tests.flower.own:broken"}, "other"), ({"data": None}, "config"),
+    ({"data": "just words"}, "data"), ({"data": "tests.flower.own:broken"}, "data"), ({"data": None}, "config"),
     ({"client": 7}, "client"), ({"client": "one"}, "client"), ({"client": -1}, "client"),
 ], ids=lambda v: "-".join(map(str, v.values())) if isinstance(v, dict) else "")  # fmt: skip
 def test_what_is_wrong_with_a_node_reaches_the_operator_without_its_details(change, why, tmp_path, capfd):
@@ -356,6 +358,57 @@ def test_nodes_that_take_their_time_to_answer_who_they_are(tmp_path):
     grid.link.PullMessages = slowly
     launch(tmp_path, {**ALL, "rounds": 1}, grid=grid, terms={"wait": 20.0})
     assert [kind for kind, _ in grid.log].count("query") == 3
+
+
+def test_a_refused_node_that_is_asked_again_may_take_its_time(tmp_path, monkeypatch):
+    """Its problem is fixed, but it needs longer for its answer than the server waits between two looks."""
+    monkeypatch.setattr(roll_call, "AGAIN", 0.5)
+    for module in (roll_call, nodes):
+        monkeypatch.setattr(module, "POLL", 0.05)
+    grid = MemoryGrid(node_folders(tmp_path / "nodes", settings_of(ALL)[1]))
+    pull, looks = grid.link.PullMessages, {}
+    node = next(n for n, c in grid.configs.items() if c["client"] == 1)
+    number, grid.configs[node]["client"] = 1, 7
+
+    def slowly(request):
+        grid.configs[node]["client"] = number  # after the first answer
+        for question in request.message_ids:
+            looks[question] = looks.get(question, 0) + 1
+        ready = [q for q in request.message_ids if looks[q] > 3]
+        return pull(type(request)(message_ids=ready))
+
+    grid.link.PullMessages = slowly
+    result, _, told = launch(tmp_path, ALL, grid=grid, terms={"enough": 2, "wait": 20.0, "least": 3, "deadline": 20.0})
+    assert [r["clients"] for r in result.history] == [3, 3, 3]
+    assert len([t for t in told if "does not take part" in t]) == 1
+    assert [kind for kind, _ in grid.log].count("query") == 4
+
+
+def test_a_node_that_dies_while_it_sends_its_reply_is_not_waited_for(tmp_path, monkeypatch):
+    """Flower has announced the reply, and will never have its arrays."""
+    monkeypatch.setattr(nodes, "GREET", 0.1)
+    grid = MemoryGrid(node_folders(tmp_path / "nodes", settings_of(ALL)[1]))
+
+    def die(message):
+        node = next(n for n, c in grid.configs.items() if c["client"] == 1)
+        grid.dying = grid.configs.pop(node)
+        grid.halves = set(get_all_nested_objects(message)) - {message.object_id}
+        return message
+
+    grid.spoil = Spoiler(1, 1, die)
+    pull = grid.link.PullObject
+
+    def half(request):
+        if request.object_id in getattr(grid, "halves", ()):
+            return PullObjectResponse(object_found=True, object_available=False)
+        return pull(request)
+
+    grid.link.PullObject = half
+    began = time.monotonic()
+    result, _, told = launch(tmp_path, ALL, grid=grid, terms={"deadline": 60.0})
+    assert time.monotonic() - began < 30
+    assert "round 2: no reply from client 1" in told
+    assert [r["clients"] for r in result.history] == [3, 2, 2]
 
 
 def test_a_round_without_enough_clients_that_may_take_part_fails_at_once(tmp_path):

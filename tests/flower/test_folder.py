@@ -328,12 +328,16 @@ def test_two_commands_do_not_start_the_same_federation(tmp_path):
     ({"state": "running"}, "", "The server's process has died."),
     ({"state": "running"}, "The SuperLink has stopped", "The SuperLink has stopped."),
 ])  # fmt: skip
-def test_following_a_run_that_fails(state, alive, why, tmp_path, monkeypatch):
+def test_following_a_run_that_fails(state, alive, why, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(processes, "GONE", 0.0)
     write_status(tmp_path, **state)
+    said = ["3 of 3 clients are connected: 0, 1, 2", f"error: {why}"]
+    monkeypatch.setattr(processes, "read_lines", lambda path, at=iter([0]): [] if next(at, 1) == 0 else said)
+    caplog.set_level("INFO", "steppe")
     with pytest.raises(RunFailed) as error:
         processes.follow(tmp_path, lambda _: None, lambda: alive)
     assert str(error.value) == why
+    assert caplog.messages == said[:1]  # the error is told once
 
 
 def test_following_a_run_that_goes_on(tmp_path):

@@ -88,6 +88,35 @@ def test_privacy_and_robust_rules_are_the_same(part, tmp_path):
     assert not [t for t in told if "refused" in t or "no reply" in t], told
     close(result.server.x, whole.server.x)
     assert result.history[-1].get("epsilon") == whole.history[-1].get("epsilon")
+    assert {"participants", "samples"} & set(result.history[-1]) == (
+        set() if part.startswith("dp") else {"participants", "samples"}  # who took part is then a secret
+    )
+
+
+def test_the_records_say_what_is_known_of_the_nodes(tmp_path):
+    """Not what the server made up in the place of their samples."""
+    from dataclasses import asdict
+
+    from steppe.engine.build import build_experiment
+    from steppe.flower.overhead import measure
+    from steppe.report.read_runs import read
+    from steppe.report.repeat import describe_data, explain_repeat
+    from steppe.runs.folder import RunFolder
+
+    own = {"own": {"loss": "tests.flower.own:focal"}}
+    result, _, _ = launch(tmp_path, {"per_round": 3}, out=tmp_path / "run", terms=own)
+    whole = build_experiment(settings_of({"per_round": 3})[1])
+    about = json.loads((tmp_path / "run/about.json").read_text())
+    assert about["data"]["train"] is None
+    assert about["data"]["test"] == len(whole.federation.data.test_targets)
+    assert about["cost"] == asdict(whole.cost)
+    told = measure(result.history, result.experiment.cost)
+    sizes = whole.federation.sizes
+    assert told["samples"] == {str(client): size for client, size in enumerate(sizes)}
+    RunFolder(tmp_path / "run").write("result.json", {**result.summary, "nodes": told})  # as the server does
+    (run,) = read([tmp_path / "run"]).runs
+    assert describe_data(run) == f"digits ({sum(sizes):,} training examples of 3 clients)"
+    assert "the loss tests.flower.own.focal" in explain_repeat(run).sentence
 
 
 def test_a_natural_federation_of_text(tmp_path):

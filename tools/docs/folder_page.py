@@ -55,7 +55,7 @@ TABLES = {
         lr                  float   learning rate of its first local step, to twelve digits
         clients             int     replies that were counted
         participants        ints    clients whose replies were counted; absent if participation is secret (dp)
-        samples             ints    of a federation: their numbers of samples
+        samples             ints    of a federation: their numbers of samples; absent if participation is secret
         steps               int     local steps of all clients that trained; absent if participation is secret
         train_loss          float   mean over clients of their mean loss during the round
         drift               float   mean over clients of the norm of w − x
@@ -114,6 +114,7 @@ TABLES = {
         nodes.training_seconds  float   mean of the rounds' `nodes.training`
         nodes.bytes_down    int     mean bytes per message to a node
         nodes.bytes_up      int     mean bytes per reply
+        nodes.samples.<client>  int     training samples of each client that took part; absent if that is secret (dp)
         nodes.table_down    int     `cost.bytes_down`, which tracing predicts
         nodes.table_up      int     `cost.bytes_up`
         nodes.missing       int     replies that never came
@@ -153,10 +154,10 @@ TABLES = {
         model.base.hash         text    its hash
         data.own            bool    whether the data are your own object
         data.name           text    name of the data set
-        data.train          int     training samples
+        data.train          int     training samples; null in a federation, whose nodes have them
         data.test           int     test samples
         data.classes        int     classes; null for regression and sequences
-        data.hash           text    hash of all samples
+        data.hash           text    hash of all samples; of a federation: of a sample's form and the test data
         inputs.mean         floats  mean per channel that images are normalised by
         inputs.std          floats  standard deviation per channel
         loss.own            bool    whether the loss is your own function

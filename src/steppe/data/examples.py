@@ -17,6 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from steppe.core.errors import SteppeError, quote, suggest_name
 
 TARGETS = ("label", "labels", "target", "targets", "y")  # usual names
+SHOWN = 20  # names that an error lists
 
 
 class Choice(NamedTuple):
@@ -290,6 +291,7 @@ def _find_target(names: Any, target: str | None, where: str) -> str:
         return target
     found = [n for n in TARGETS if n in known]
     if not found:
-        raise SteppeError(f"No name in {where} ({', '.join(known)}) is usual for a target: say which one it is, with "
-                          "steppe.from_dataset(train, test, target=…).")  # fmt: skip
+        listed = ", ".join(known if len(known) <= SHOWN else [*known[:SHOWN], "…"])
+        raise SteppeError(f"No name in {where} ({listed}) is usual for a target: call it label, or say which one it "
+                          "is, with steppe.from_dataset(train, test, target=…).")  # fmt: skip
     return found[0]

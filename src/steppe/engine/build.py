@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from steppe import data as datasets
 from steppe import models
@@ -93,6 +94,8 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     model_checks.check_taps(chosen, task)
     notes += _check_buffers(config, chosen, task, at_nodes)
     notes += privacy.check_trust(config, chosen, task) if known_cost is None else []
+    # The server of a federation has two made-up samples, but a step has a batch.
+    batch = tree_map(lambda v: v[:1].expand(config.batch, *v.shape[1:]), batch) if at_nodes else batch
     costs = known_cost or cost(chosen, task, batch)  # without the uploads for measures, which are added below
     chosen = upload_models(chosen) if needs_clients(config.measure) else chosen
     if config.running_mean is not None:

@@ -245,8 +245,8 @@ def _describe_round(experiment: Experiment, before: Server, played: Played, name
     means = (dict(zip(["train_loss", "drift", *names], np.mean(played.losses, axis=0).tolist(), strict=False))
              if played.losses else {})  # fmt: skip
     record: Record = {"clients": len(played.ids)}
-    if not (experiment.privacy and experiment.privacy.secret):  # then who took part is a secret too
-        record["participants"] = played.ids
+    secret = experiment.privacy and experiment.privacy.secret  # then who took part is a secret too
+    record |= {} if secret else {"participants": played.ids}
     record |= {key: means.pop(key) for key in ("train_loss", "drift") if key in means}
     record |= {"update_norm": float(torch.linalg.vector_norm(after.x - before.x)),
                "x_norm": float(torch.linalg.vector_norm(after.x))}  # fmt: skip
@@ -254,6 +254,8 @@ def _describe_round(experiment: Experiment, before: Server, played: Played, name
             if p != RunningMean.name}  # fmt: skip
     record |= ({"server_norms": held} if held else {}) | ({"client_norms": means} if means else {})
     record |= privacy.compute_spent(experiment.algorithm, t + 1) | played.facts
+    if secret:
+        record.pop("samples", None)  # by which a client is known
     if played.refused:
         refused = [{"client": i, "why": why} for i, why in played.refused.items()]
         record["refused"] = [*played.facts.get("refused", []), *refused]

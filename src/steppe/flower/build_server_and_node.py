@@ -44,7 +44,8 @@ def describe_data(settings: FederationFile, config: Config) -> tuple[Sample, Pai
         if not isinstance(x, Tensor):
             raise SteppeError(f"{config.data} has several inputs per sample, which a federation cannot send yet.")
         sample = Sample(
-            shape=list(x.shape[1:]), inputs=name_type(x), named=None, classes=known.classes, targets=name_type(y),  # type: ignore[arg-type]
+            shape=list(x.shape[1:]), inputs=name_type(x), named=None, columns=None, classes=known.classes,  # type: ignore[arg-type]
+            targets=name_type(y),  # type: ignore[arg-type]
             class_names=list(known.class_names) if known.class_names else None, target_shape=list(y.shape[1:]),
             mean=list(known.mean), std=list(known.std), tokens=known.tokens,
         )  # fmt: skip

@@ -22,6 +22,7 @@ from steppe.core.errors import SteppeError, quote
 from steppe.engine.build import build_algorithm
 from steppe.parts.differential_privacy import find_privacy
 from steppe.read_config import parse_option, read_config_file
+from steppe.references import explain_failure
 from steppe.registry import find_foreign, list_catalogue_settings
 from steppe.settings import explain
 
@@ -54,6 +55,9 @@ class Sample(BaseModel):
     classes: int | None = Field(
         None, ge=1, le=10**6, description="number of classes, with labels from 0; none for regression"
     )
+    columns: list[str] | None = Field(
+        None, min_length=1, description="columns of a table that are inputs, in the order that all nodes use"
+    )
     tokens: int | None = Field(None, ge=1, le=10**7, description="number of different tokens, for sequences")
     class_names: list[str] | None = Field(None, description="class names by label, for folders of images")
     targets: Literal["int64", "float32"] = Field("int64", description="int64 for labels, float32 for regression")
@@ -67,6 +71,10 @@ class Sample(BaseModel):
             raise ValueError(f"there are {len(self.class_names)} class_names, but classes is {self.classes}")
         if self.class_names is not None and len(set(self.class_names)) != len(self.class_names):
             raise ValueError("one of the class_names occurs twice")
+        if self.classes is not None and (self.target_shape or self.targets != "int64"):
+            raise ValueError(
+                "classes are for one label per sample: leave them out for sequences, images and regression"
+            )
         if len(self.mean) != len(self.std):
             raise ValueError("mean and std need one number per channel")
         if (self.shape is None) == (self.named is None):
@@ -221,6 +229,8 @@ def find_named(name: str, what: str) -> Any:
             thing = getattr(thing, word)
     except (ImportError, AttributeError) as error:
         raise SteppeError(f"{what} {name!r} cannot be found: {error}.") from error
+    except Exception as error:  # the user's file may raise anything
+        raise SteppeError(f"{explain_failure(f'{what} {name!r} cannot be loaded', error)}.") from error
     return thing
 
 
@@ -229,7 +239,12 @@ def call_named(name: str | None, what: str) -> Any:
     if name is None:
         return None
     function: Callable[[], Any] = find_named(name, what)
-    return function()
+    try:
+        return function()
+    except SteppeError:
+        raise
+    except Exception as error:
+        raise SteppeError(f"{explain_failure(f'{what} {name!r} fails', error)}.") from error
 
 
 class Terms(NamedTuple):

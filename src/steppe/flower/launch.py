@@ -147,7 +147,8 @@ def follow(where: Path, watch: Callable[[dict[str, Any]], None],
         here = state.get("time", 0.0) >= begun
         for line in read_lines(where / LOG)[lines:]:
             lines += 1
-            log.info(line)
+            if not line.startswith("error: "):  # is raised below
+                log.info(line)
         if here:
             finished = RunFolder(where).history
             for record in finished[min(seen, len(finished)) :]:

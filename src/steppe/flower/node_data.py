@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from torch import Tensor
 from steppe.core.errors import SteppeError
 from steppe.core.inputs import Inputs, name_type
 from steppe.data import image_folder
-from steppe.data.arrays import as_inputs, as_tensor
-from steppe.data.examples import read_columns
+from steppe.data.arrays import as_inputs, as_tensor, as_words
+from steppe.data.examples import is_array, is_pair, is_table, read_columns
 from steppe.data.npz import read_npz
-from steppe.flower.federation_file import Sample, find_named
+from steppe.flower.federation_file import Sample
 from steppe.flower.refusals import Refusal
+from steppe.references import explain_failure, load
+from steppe.runs.full_disk import is_full
 
 
 def read_data(place: str, sample: Sample, whose: str) -> tuple[Inputs, Tensor]:
@@ -28,25 +31,37 @@ def read_data(place: str, sample: Sample, whose: str) -> tuple[Inputs, Tensor]:
         elif path.suffix == ".npz":
             x, y = _read_npz(path, sample)
         elif ":" in place:
-            x, y = _read_pair(find_named(place, f"{whose}: the function")(), whose)
+            x, y = _read_pair(load(place)(), sample, place)
         else:
             raise SteppeError(
                 f"{whose}: {place} is neither a folder, nor an .npz file, nor written as module:function."
             )
-        inputs, targets = as_inputs(x), as_tensor(y, "targets")
+        words = as_words(y)
+        inputs = as_inputs(x)
+        targets = as_tensor(y if words is None else _number(words.tolist(), sample, place), "targets")
     except SteppeError as error:
         raise error if isinstance(error, Refusal) else Refusal("data", str(error)) from error
+    except Exception as error:  # the user's function and data set may raise anything
+        raise Refusal(
+            "disk" if is_full(error) else "data", f"{explain_failure(f'{whose}: {place}', error)}."
+        ) from error
     return _check(inputs, targets, sample, f"{whose} ({place})")
 
 
 def _read_images(path: Path, sample: Sample) -> tuple[Any, Any]:
-    if sample.class_names is None:
-        raise Refusal("classes", f"{path} is a folder of images, but federation.toml has no class_names under [data], "
-                                 "so the classes cannot be numbered.")  # fmt: skip
+    _number([], sample, path)  # before the images are read
     images, names = image_folder.load_by_class(path)
+    return images, _number(names, sample, path)
+
+
+def _number(names: Sequence[str], sample: Sample, where: Path | str) -> np.ndarray:
+    """Return classes by name as the numbers that all nodes give them."""
+    if sample.class_names is None:
+        raise Refusal("classes", f"{where} has classes by name, but federation.toml has no class_names under [data], "
+                                 "so they cannot be numbered.")  # fmt: skip
     if odd := sorted(set(names) - set(sample.class_names)):
-        raise Refusal("classes", f"{path} has the class {odd[0]!r}, which is not among federation.toml's class_names.")
-    return images, np.array([sample.class_names.index(name) for name in names], np.int64)
+        raise Refusal("classes", f"{where} has the class {odd[0]!r}, which is not among federation.toml's class_names.")
+    return np.array([sample.class_names.index(name) for name in names], np.int64)
 
 
 def _read_npz(path: Path, sample: Sample) -> tuple[Any, Any]:
@@ -58,10 +73,18 @@ def _read_npz(path: Path, sample: Sample) -> tuple[Any, Any]:
     return (arrays if sample.named else arrays["x"]), y
 
 
-def _read_pair(found: Any, whose: str) -> tuple[Any, Any]:
+def _read_pair(found: Any, sample: Sample, place: str) -> tuple[Any, Any]:
     """Return inputs and targets of a pair of arrays or of anything that `steppe.from_dataset` reads."""
-    columns = read_columns(found, f"{whose}'s")
-    return columns.inputs, columns.targets
+    if is_pair(found) and hasattr(found[0], "columns"):
+        found = found[0].assign(label=found[1])
+    columns = read_columns(found, place, inputs=sample.columns if is_table(found) else None)
+    if len(columns.names) > 1 and is_array(columns.inputs) and sample.columns is None:
+        raise Refusal("samples", f"{place} returns a table, and its {len(columns.names)} columns may be in another "
+                                 "order at other nodes: list them under [data] in federation.toml, as columns.")  # fmt: skip
+    if not columns.class_names or not sample.class_names:
+        return columns.inputs, columns.targets
+    known = dict(enumerate(columns.class_names))  # a data set of Hugging Face numbers them in an order of its own
+    return columns.inputs, np.array([known.get(int(label), f"number {label}") for label in columns.targets])
 
 
 def _check(x: Inputs, y: Tensor, sample: Sample, what: str) -> tuple[Inputs, Tensor]:

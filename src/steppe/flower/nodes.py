@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from torch.utils._pytree import tree_map
 
@@ -197,6 +198,11 @@ class Nodes:
             if time.monotonic() - greeted > GREET:
                 self.roll.greet()
                 greeted = time.monotonic()
+                # Flower reports that a node is gone only until the node has announced its reply.
+                for question in [q for q, (_, node) in waiting.items()
+                                 if q in self.inbox.arriving and node not in self.roll.online]:  # fmt: skip
+                    self.inbox.forget([question])
+                    yield *waiting.pop(question), Gone(ErrorCode.NODE_UNAVAILABLE)
         self.inbox.forget(list(waiting))
 
     def _read(self, message: Message | SteppeError, client: int, node: int, round_: int) -> Answer:

@@ -8,7 +8,7 @@ from steppe.core.cost import Cost
 
 
 def measure(history: list[dict[str, Any]], cost: Cost) -> dict[str, Any]:
-    """Return means over the rounds, and how often clients were missing or refused."""
+    """Return means over the rounds, the samples of each client that took part, and how often clients did not."""
     rounds = [r["nodes"] for r in history if "nodes" in r]
     if not rounds:
         return {}
@@ -16,7 +16,9 @@ def measure(history: list[dict[str, Any]], cost: Cost) -> dict[str, Any]:
     def mean(key: str) -> float:
         return float(sum(r[key] for r in rounds) / len(rounds))
 
+    each = {i: n for r in history for i, n in zip(r.get("participants", ()), r.get("samples", ()), strict=False)}
     return {
+        **({"samples": {str(i): each[i] for i in sorted(each)}} if each else {}),  # not if participation is secret
         "overhead_seconds": round(mean("overhead"), 3), "training_seconds": round(mean("training"), 3),
         "bytes_down": round(mean("bytes_down")), "bytes_up": round(mean("bytes_up")),
         "table_down": cost.bytes_down, "table_up": cost.bytes_up,

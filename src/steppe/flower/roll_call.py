@@ -30,6 +30,7 @@ class Roll:
         self.question, self.store = question, store
         self.keys = keys  # client -> its node's key; None if nodes have no keys
         self.who: dict[int, int] = {}  # client -> node
+        self.online: set[int] = set()  # nodes
         self.asked: dict[str, tuple[int, float]] = {}  # question -> node, and when it was asked
         self.met: set[int] = set()  # nodes that have been asked which client they are
         self.gathered = False
@@ -58,14 +59,15 @@ class Roll:
     def greet(self) -> None:
         """Ask new nodes which client they are, read the answers of others, and forget nodes that are gone."""
         nodes = {node.node_id: node.public_key for node in self.grid.get_nodes()}
-        online, now = set(nodes), time.monotonic()
+        self.online = online = set(nodes)
+        now = time.monotonic()
         self.who = {client: node for client, node in self.who.items() if node in online}
         self.refused = {node: (why, at) for node, (why, at) in self.refused.items() if node in online}
         self.declined &= online
         self.excused &= online
         # It may have died before it answered, or its problem may have been fixed.
-        again = {node for node, at in (*self.asked.values(), *((n, at) for n, (_, at) in self.refused.items()))
-                 if now - at > AGAIN}  # fmt: skip
+        since = {node: at for node, (_, at) in self.refused.items()} | dict(self.asked.values())
+        again = {node for node, at in since.items() if now - at > AGAIN}
         self.asked = {q: (node, at) for q, (node, at) in self.asked.items() if node in online - again}
         self.met = (self.met & online) - again
         new = sorted(online - self.met)

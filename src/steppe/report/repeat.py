@@ -30,7 +30,9 @@ def explain_repeat(run: Run) -> Repeat:
     """Say how the run is repeated, with the command if there is one."""
     config = run.folder.config
     if run.partition is None:
-        return Repeat("Run by a federation of nodes, each with its own data: repeat it with steppe federate.", None)
+        own = list_own_objects(run)
+        return Repeat("Run by a federation of nodes, each with its own data"
+                      f"{', with ' if own else ''}{'; '.join(own)}: repeat it with steppe federate.", None)  # fmt: skip
     lost_partition = ""
     if config.partition.startswith(OWN) or (run.about.get("partition") or {}).get("by"):
         lost_partition = "the partition, which was the user's own, from the run's folder"
@@ -124,6 +126,8 @@ def describe_model(run: Run) -> str:
 def describe_data(run: Run) -> str:
     """Name the data; the user's own with their size and the hash of their content."""
     data = run.about.get("data")
+    if run.partition is None and (samples := run.summary.get("nodes", {}).get("samples")):
+        return f"{run.config['data']} ({sum(samples.values()):,} training examples of {len(samples)} clients)"
     if data is None or not data["own"]:
         return str(run.config["data"])
     counts = f"{data['train']:,} training and {data['test']:,} {run.config['judged_on']} examples"

@@ -180,7 +180,8 @@ def describe(experiment: Experiment) -> dict[str, Any]:
                   **({} if task.predict is find_prediction else {"predict": qualify_name(task.predict)}),
                   **({} if own_model else {"name": config.model, "classes": data.outputs,
                                            "shape": list(data.shape)})},
-        "data": {"own": config.data.startswith(OWN), "name": data.name, "train": len(data.train_targets),
+        "data": {"own": config.data.startswith(OWN), "name": data.name,
+                 "train": len(data.train_targets) if split else None,  # the nodes of a federation have them
                  "test": len(data.test_targets), "classes": data.classes, "hash": data.hash},
         "inputs": {"mean": list(data.mean), "std": list(data.std)},
         "loss": {"own": task.own_loss, "type": qualify_name(getattr(task.loss_each, "func", task.loss_each)),
