@@ -332,7 +332,8 @@ def test_following_a_run_that_fails(state, alive, why, tmp_path, monkeypatch, ca
     monkeypatch.setattr(processes, "GONE", 0.0)
     write_status(tmp_path, **state)
     said = ["3 of 3 clients are connected: 0, 1, 2", f"error: {why}"]
-    monkeypatch.setattr(processes, "read_lines", lambda path, at=iter([0]): [] if next(at, 1) == 0 else said)
+    looks = iter([[]])  # nothing at first
+    monkeypatch.setattr(processes, "read_lines", lambda _: next(looks, said))
     caplog.set_level("INFO", "steppe")
     with pytest.raises(RunFailed) as error:
         processes.follow(tmp_path, lambda _: None, lambda: alive)

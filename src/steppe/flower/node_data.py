@@ -79,8 +79,8 @@ def _read_pair(found: Any, sample: Sample, place: str) -> tuple[Any, Any]:
         found = found[0].assign(label=found[1])
     columns = read_columns(found, place, inputs=sample.columns if is_table(found) else None)
     if len(columns.names) > 1 and is_array(columns.inputs) and sample.columns is None:
-        raise Refusal("samples", f"{place} returns a table with {len(columns.names)} columns, whose order may differ at "
-                                 "other nodes: list them under [data] in federation.toml, as columns.")  # fmt: skip
+        raise Refusal("samples", f"{place} returns a table with {len(columns.names)} columns, whose order may differ "
+                                 "at other nodes: list them under [data] in federation.toml, as columns.")  # fmt: skip
     if not columns.class_names or not sample.class_names:
         return columns.inputs, columns.targets
     known = dict(enumerate(columns.class_names))  # a data set of Hugging Face numbers them in an order of its own
