@@ -234,6 +234,25 @@ def test_a_node_that_comes_back_under_another_number_keeps_its_control_variate(t
     assert ("train", 4242) in grid.log
 
 
+def test_a_node_that_restarts_is_admitted_when_flower_notices_that_the_old_one_is_gone(tmp_path):
+    """Until then two nodes claim the same client, and the new one is refused."""
+    grid = MemoryGrid(node_folders(tmp_path / "nodes", settings_of(ALL)[1]))
+    old = next(n for n, c in grid.configs.items() if c["client"] == 2)
+
+    def restart(message, node):
+        round_ = message.metadata.group_id
+        if round_ == "1":
+            grid.configs.setdefault(4242, grid.configs[old])
+        if round_ == "3" and node == old:
+            del grid.configs[old]
+        return None if round_ in ("2", "3") and node == old else message  # it is dead
+
+    grid.spoil = restart
+    result, _, told = launch(tmp_path, {**ALL, "rounds": 7}, grid=grid)
+    assert len([t for t in told if "it claims to be client 2" in t]) == 1
+    assert result.history[-1]["clients"] == 3
+
+
 def test_a_lost_state_is_noticed(tmp_path):
     """A disk that was wiped must not become a control variate of zero without anybody knowing."""
     import shutil

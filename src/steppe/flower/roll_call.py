@@ -61,13 +61,15 @@ class Roll:
         nodes = {node.node_id: node.public_key for node in self.grid.get_nodes()}
         self.online = online = set(nodes)
         now = time.monotonic()
+        left = set(self.who.values()) - online
         self.who = {client: node for client, node in self.who.items() if node in online}
         self.refused = {node: (why, at) for node, (why, at) in self.refused.items() if node in online}
         self.declined &= online
         self.excused &= online
-        # It may have died before it answered, or its problem may have been fixed.
-        since = {node: at for node, (_, at) in self.refused.items()} | dict(self.asked.values())
-        again = {node for node, at in since.items() if now - at > AGAIN}
+        # It may have died before it answered, its problem may have been fixed, or it is one that left and restarted.
+        pending = dict(self.asked.values())
+        again = {node for node, at in pending.items() if now - at > AGAIN}
+        again |= {n for n, (_, at) in self.refused.items() if n not in pending and (left or now - at > AGAIN)}
         self.asked = {q: (node, at) for q, (node, at) in self.asked.items() if node in online - again}
         self.met = (self.met & online) - again
         new = sorted(online - self.met)
