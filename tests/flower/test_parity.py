@@ -93,10 +93,11 @@ def test_privacy_and_robust_rules_are_the_same(part, tmp_path):
     )
 
 
-def test_the_records_say_what_is_known_of_the_nodes(tmp_path):
+def test_the_records_say_what_is_known_of_the_nodes(tmp_path, capsys):
     """Not what the server made up in the place of their samples."""
     from dataclasses import asdict
 
+    from steppe.cli.federate import _show_result
     from steppe.engine.build import build_experiment
     from steppe.flower.overhead import measure
     from steppe.report.read_runs import read
@@ -115,8 +116,12 @@ def test_the_records_say_what_is_known_of_the_nodes(tmp_path):
     assert told["samples"] == {str(client): size for client, size in enumerate(sizes)}
     RunFolder(tmp_path / "run").write("result.json", {**result.summary, "nodes": told})  # as the server does
     (run,) = read([tmp_path / "run"]).runs
-    assert describe_data(run) == f"digits ({sum(sizes):,} training examples of 3 clients)"
+    assert describe_data(run) == f"digits ({sum(sizes):,} training examples of 3 of 3 clients)"
     assert "the loss tests.flower.own.focal" in explain_repeat(run).sentence
+    told["samples"].pop("2")  # it never replied
+    RunFolder(tmp_path / "run").write("result.json", {**result.summary, "nodes": told})
+    _show_result(RunFolder(tmp_path / "run"), result.experiment.config, False)
+    assert "on 2 of 3 nodes" in capsys.readouterr().out
 
 
 def test_a_natural_federation_of_text(tmp_path):

@@ -244,7 +244,9 @@ def _show_result(run: RunFolder, config: Config, as_json: bool) -> None:
         return
     judged = describe_score(told, metric) + (f", {show_loss(told['loss'])}" if told["metrics"] else "")
     name = terminal.escape(run.about.get("algorithm", config.algorithm))
-    terminal.show(f"[bold]{name}[/] on {config.clients} nodes: {judged} after {told['rounds']} rounds, "
+    part = told.get("nodes", {}).get("samples", ())  # no names if participation is secret
+    few = f"{len(part)} of " if 0 < len(part) < config.clients else ""
+    terminal.show(f"[bold]{name}[/] on {few}{config.clients} nodes: {judged} after {told['rounds']} rounds, "
                   f"{told['seconds']:.1f} s")  # fmt: skip
     for line in describe(told["nodes"]) if "nodes" in told else []:
         terminal.show(line)

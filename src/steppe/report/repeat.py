@@ -127,7 +127,8 @@ def describe_data(run: Run) -> str:
     """Name the data; the user's own with their size and the hash of their content."""
     data = run.about.get("data")
     if run.partition is None and (samples := run.summary.get("nodes", {}).get("samples")):
-        return f"{run.config['data']} ({sum(samples.values()):,} training examples of {len(samples)} clients)"
+        return (f"{run.config['data']} ({sum(samples.values()):,} training examples of {len(samples)} of "
+                f"{run.config['clients']} clients)")  # fmt: skip
     if data is None or not data["own"]:
         return str(run.config["data"])
     counts = f"{data['train']:,} training and {data['test']:,} {run.config['judged_on']} examples"
